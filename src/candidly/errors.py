@@ -1,0 +1,17 @@
+"""What can go wrong, in words for the person who has to mend it. The command line prints these without a traceback."""
+
+
+class CandidlyError(Exception):
+    """Any failure that the user can act on: the message quotes what was found, what was expected, and what to do."""
+
+
+class InputError(CandidlyError, ValueError):
+    """The data or a setting is not what it must be."""
+
+
+class TrainingError(CandidlyError, RuntimeError):
+    """Training cannot go on, for instance because the loss is no longer a number."""
+
+
+class Interrupted(CandidlyError, KeyboardInterrupt):
+    """The user stopped the training; what was saved, and how to go on, is in the message."""

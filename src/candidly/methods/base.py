@@ -1,0 +1,42 @@
+"""The contract of a method, on one screen. A new method is one file with one subclass, and one line in `METHODS`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+
+class Batch(NamedTuple):
+    """What a method sees of a batch. It holds no true label and no kind: a method cannot peek."""
+
+    index: Tensor  # (b,) rows of the training set
+    views: tuple[Tensor, ...]  # one augmented copy of the inputs for each entry of `Method.views`
+    candidates: Tensor  # (b, c) bool
+    uniform: Callable[[int], Tensor]  # uniform(k): (b, k) random numbers in [0, 1), the same on any number of processes
+
+
+class Method(nn.Module, ABC):
+    """A way to learn from candidate sets. Hyper-parameters live in `__init__`, and nowhere else."""
+
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {}  # name -> overrides of the arguments of `__init__`
+    views: tuple[str, ...] | None = None  # such as ("weak", "strong"); None: the weak views of the training scheme
+    epochs: int = 1  # length of the training, set by the trainer before `setup`
+
+    def setup(self, model: nn.Module, candidates: Tensor, rng: torch.Generator) -> None:
+        """Create state: `rows` for one value per example, buffers for the rest, submodules for heads."""
+
+    def epoch_start(self, epoch: int, predict_all: Callable[[], Tensor]) -> None:
+        """Do dataset-wide work; `predict_all()` gives the logits of all examples, (n, c), and costs nothing unless called."""
+
+    @abstractmethod
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """One loss per example of the batch, (b,); update state of the rows `batch.index` here."""
+
+    def rows(self, name: str, initial: Tensor) -> None:
+        """Register per-example state, kept by checkpoints and brought together from all processes after an epoch."""
+        self.register_buffer(name, initial)
+        self.row_names = (*getattr(self, "row_names", ()), name)
