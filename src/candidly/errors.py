@@ -13,5 +13,5 @@ class TrainingError(CandidlyError, RuntimeError):
     """Training cannot go on, for instance because the loss is no longer a number."""
 
 
-class Interrupted(CandidlyError, KeyboardInterrupt):
+class Interrupted(KeyboardInterrupt):
     """The user stopped the training; what was saved, and how to go on, is in the message."""

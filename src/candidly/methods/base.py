@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+from candidly.errors import InputError
 
 
 class Batch(NamedTuple):
@@ -40,3 +42,20 @@ class Method(nn.Module, ABC):
         """Register per-example state, kept by checkpoints and brought together from all processes after an epoch."""
         self.register_buffer(name, initial)
         self.row_names = (*getattr(self, "row_names", ()), name)
+
+
+def forward_views(model: nn.Module, batch: Batch) -> Tensor:
+    """Logits of every view, (views, b, c), each by a forward pass of its own."""
+    return torch.stack([model(view) for view in batch.views])
+
+
+def mean_softmax(logits: Tensor) -> Tensor:
+    """Mean over the views of the softmax, (b, c), without gradient."""
+    return logits.detach().softmax(-1).mean(0)
+
+
+def one_of(name: str, value: str, choices: Iterable[str]) -> str:
+    """`value`, if it is one of the choices."""
+    if value not in choices:
+        raise InputError(f"{name}={value!r}: expected one of {', '.join(map(repr, choices))}.")
+    return value

@@ -1,0 +1,132 @@
+"""Images per second of the views, beside kornia's: `python benchmarks/augmentation.py [--out FILE]`.
+
+All programs take turns on the same batch within one run, so that a slow moment of the machine hits them all. kornia's
+policies draw their operations once for a whole batch, ours for every image: "distinct" counts the different results of
+the random operations (without crop, flip and Cutout) on 64 copies of one image, a mean over 20 batches. "image by
+image" is kornia with a draw for every image, measured on a few images. Other work on the machine disturbs many threads
+more than one: compare with `--threads 1` when it is busy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from candidly.views import KINDS, make_views, rand_augment, warp
+
+
+class Case(NamedTuple):
+    run: Callable[[], Any]
+    images: int
+    policy: Callable[[Tensor], Tensor] | None = None  # the random operations alone
+
+
+def our_cases(images: Tensor) -> dict[str, Case]:
+    views, index, rng = make_views(images), torch.arange(len(images)), torch.Generator().manual_seed(0)
+
+    def policy(x: Tensor) -> Tensor:
+        return warp(*rand_augment(x, torch.rand(len(x), 4, generator=rng)))
+
+    return {
+        f"ours: {kind}": Case(
+            lambda kind=kind: views(index, kind, rng), len(images), policy if kind.endswith("strong") else None
+        )
+        for kind in KINDS
+    }
+
+
+def kornia_cases(images: Tensor) -> dict[str, Case]:
+    """The same recipes of kornia's parts, from uint8 to normalised float; none when kornia is not installed."""
+    try:
+        import kornia.augmentation as K  # noqa: PLC0415
+        from kornia.augmentation.auto import AutoAugment, RandAugment  # noqa: PLC0415
+    except ImportError:
+        print("kornia is not installed, so that only our own views are measured: pip install kornia")
+        return {}
+    size = tuple(images.shape[1:3])
+    flip, normalise = K.RandomHorizontalFlip(), K.Normalize(torch.full((3,), 0.5), torch.full((3,), 0.25))
+    black = K.RandomCrop(size, padding=size[0] // 8)
+    mirrored = K.RandomCrop(size, padding=size[0] // 8, padding_mode="reflect")
+    cutout = K.RandomErasing(scale=(0.25, 0.25), ratio=(1.0, 1.0), p=1.0)
+
+    def chain(*steps: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        def run(x: Tensor) -> Tensor:
+            x = x.permute(0, 3, 1, 2).float() / 255
+            for step in steps:
+                x = step(x)
+            return normalise(x).contiguous(memory_format=torch.channels_last)
+
+        return run
+
+    rand_policy, auto_policy = RandAugment(n=2, m=10), AutoAugment("cifar10")
+    weak = chain(black, flip)
+    rand = chain(mirrored, flip, rand_policy, cutout)
+    auto = chain(mirrored, flip, auto_policy, cutout)
+    few = images[:16]
+    return {
+        "kornia: weak": Case(lambda: weak(images), len(images)),
+        "kornia: strong, RandAugment": Case(lambda: rand(images), len(images), chain(rand_policy)),
+        "kornia: strong, AutoAugment": Case(lambda: auto(images), len(images), chain(auto_policy)),
+        "kornia: strong, image by image": Case(lambda: [rand(x[None]) for x in few], len(few)),
+    }
+
+
+def measure(cases: dict[str, Case], repeats: int) -> list[dict[str, Any]]:
+    """Quartiles of images per second; the cases take turns, and the first turn is not counted."""
+    seconds: dict[str, list[float]] = {name: [] for name in cases}
+    for _ in range(repeats + 1):
+        for name, case in cases.items():
+            start = time.perf_counter()
+            case.run()
+            seconds[name].append(time.perf_counter() - start)
+    rows = []
+    for name, case in cases.items():
+        low, median, high = np.quantile(case.images / np.array(seconds[name][1:]), [0.25, 0.5, 0.75]).round().tolist()
+        different = distinct(case.policy) if case.policy else None
+        rows.append({"program": name, "median": median, "low": low, "high": high, "distinct": different})
+    return rows
+
+
+def distinct(policy: Callable[[Tensor], Tensor], copies: int = 64, batches: int = 20) -> float:
+    """How many different images the random operations make of many copies of one, in one batch."""
+    image = torch.randint(0, 256, (1, 32, 32, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    results = [policy(image.repeat(copies, 1, 1, 1)) for _ in range(batches)]
+    return float(np.mean([len(result.flatten(1).unique(dim=0)) for result in results]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batch", type=int, default=512, help="images in a batch")
+    parser.add_argument("--size", type=int, default=32, help="height and width of an image")
+    parser.add_argument("--repeats", type=int, default=15, help="turns of each program")
+    parser.add_argument("--out", type=Path, help="write the table as JSON to this file")
+    parser.add_argument("--threads", type=int, help="processor threads (default: all)")
+    args = parser.parse_args()
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    rng = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (args.batch, args.size, args.size, 3), dtype=torch.uint8, generator=rng)
+    with torch.no_grad():
+        rows = measure(our_cases(images) | kornia_cases(images), args.repeats)
+    print(f"{'images per second':32} {'median':>10} {'quartiles':>21} {'distinct of 64':>15}")
+    for row in rows:
+        spread = f"{row['low']:,.0f} - {row['high']:,.0f}"
+        different = "" if row["distinct"] is None else f"{row['distinct']:.1f}"
+        print(f"{row['program']:32} {row['median']:>10,.0f} {spread:>21} {different:>15}")
+    if args.out:
+        machine = {"torch": torch.__version__, "threads": torch.get_num_threads(), "machine": platform.machine()}
+        settings = {"batch": args.batch, "size": args.size, "repeats": args.repeats}
+        args.out.write_text(json.dumps({**settings, **machine, "rows": rows}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""CAVL: class activation value learning (Zhang et al., ICLR 2022)."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from candidly.losses import soft_ce
+from candidly.methods.base import Batch, Method, forward_views
+from candidly.scores import uniform_targets
+
+
+class CAVL(Method):
+    """Cross-entropy with the candidate of the largest class activation value g |1 - g|, g the mean logit of the views.
+
+    The value is not monotone in g: a strongly negative logit has a strongly negative value, but 0.5 beats 0.9.
+    `official_mask` multiplies the values by the mask instead of excluding non-candidates, as the official program does:
+    a non-candidate wins when all candidate values are negative. The official program also makes a second forward pass
+    for the values after the step; here they come from the same one.
+    """
+
+    confidence: Tensor
+
+    def __init__(self, *, official_mask: bool = False) -> None:
+        super().__init__()
+        self.official_mask = official_mask
+
+    def setup(self, model: nn.Module, candidates: Tensor, rng: torch.Generator) -> None:
+        self.rows("confidence", uniform_targets(candidates, torch.get_default_dtype()))
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        logits = forward_views(model, batch)
+        losses = soft_ce(logits, self.confidence[batch.index]).mean(0)
+        best = self.activation_values(logits.detach().mean(0), batch.candidates).argmax(-1)
+        self.confidence[batch.index] = F.one_hot(best, logits.shape[-1]).to(self.confidence)
+        return losses
+
+    def activation_values(self, logits: Tensor, candidates: Tensor) -> Tensor:
+        values = logits * (1 - logits).abs()
+        return values * candidates if self.official_mask else values.masked_fill(~candidates, -torch.inf)

@@ -1,0 +1,36 @@
+"""CRDPLL: consistency regularisation for partial-label learning (Wu et al., ICML 2022)."""
+
+import torch
+from torch import Tensor, nn
+
+from candidly.losses import kl, negative_ce
+from candidly.methods.base import Batch, Method, forward_views, one_of
+from candidly.scores import disambiguate, uniform_targets
+
+
+class CRDPLL(Method):
+    """Non-candidates are pushed down on the weak view; all views are pulled to one conformal label distribution.
+
+    `augmentation`: "own" (one weak and two strong views) or "same" (three weak ones, as the other methods have).
+    `ramp`: share of the training over which the consistency weight grows from 0 to 1.
+    """
+
+    confidence: Tensor
+
+    def __init__(self, *, augmentation: str = "own", ramp: float = 1 / 3) -> None:
+        super().__init__()
+        self.augmentation, self.ramp = one_of("augmentation", augmentation, ("own", "same")), ramp
+        self.views = ("weak", "strong", "strong") if augmentation == "own" else ("weak",) * 3
+
+    def setup(self, model: nn.Module, candidates: Tensor, rng: torch.Generator) -> None:
+        self.rows("confidence", uniform_targets(candidates, torch.get_default_dtype()))
+
+    def epoch_start(self, epoch, predict_all) -> None:
+        self.weight = min(epoch / max(self.ramp * self.epochs, 1), 1.0)  # lambda_t
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        logits = forward_views(model, batch)
+        consistency = kl(self.confidence[batch.index], logits).sum(0)
+        geometric_mean = logits.detach().log_softmax(-1).mean(0).exp()
+        self.confidence[batch.index] = disambiguate(geometric_mean, batch.candidates)
+        return negative_ce(logits[0], batch.candidates) + self.weight * consistency

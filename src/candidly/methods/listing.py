@@ -1,0 +1,42 @@
+"""The methods in words, read from their classes."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from candidly.methods import METHODS
+from candidly.methods.settings import defaults, known, show
+
+
+def describe(name: str | None = None) -> list[dict[str, Any]]:
+    """Name, description, settings and presets of one method, or of all."""
+    chosen = [known(name, METHODS, "method")] if name else list(METHODS)
+    return [_describe(key) for key in chosen]
+
+
+def _describe(name: str) -> dict[str, Any]:
+    cls = METHODS[name]
+    module = inspect.getdoc(inspect.getmodule(cls)) or ""
+    return {
+        "name": name,
+        "title": module.split("\n")[0],
+        "description": inspect.getdoc(cls) or "",
+        "settings": {key: show(value) for key, value in defaults(cls).items()},
+        "presets": {key: {k: show(v) for k, v in values.items()} for key, values in cls.PRESETS.items()},
+    }
+
+
+def listing(found: list[dict[str, Any]], *, whole: bool = False) -> str:
+    """The descriptions as text for a terminal."""
+    return "\n\n".join(_entry(entry, whole) for entry in found)
+
+
+def _entry(entry: dict[str, Any], whole: bool) -> str:
+    text = entry["description"] if whole else entry["description"].split("\n")[0]
+    lines = [f"{entry['name']}  {entry['title']}", *(f"  {line}".rstrip() for line in text.split("\n"))]
+    if entry["settings"]:
+        lines.append("  --set    " + "  ".join(f"{k}={v}" for k, v in entry["settings"].items()))
+    for preset, values in entry["presets"].items():
+        lines.append(f"  --preset {preset}: " + "  ".join(f"{k}={v}" for k, v in values.items()))
+    return "\n".join(lines)

@@ -1,0 +1,31 @@
+"""LWS: leveraged weighted loss (Wen et al., ICML 2021)."""
+
+import torch
+from torch import Tensor, nn
+
+from candidly.losses import leveraged
+from candidly.methods.base import Batch, Method, forward_views, mean_softmax
+from candidly.scores import disambiguate
+
+
+class LWS(Method):
+    """Sigmoid losses of candidates and non-candidates, each side weighted by the model's own probabilities.
+
+    The weights come from the forward pass of the same batch; the official program makes a second one after the step.
+    """
+
+    weights: Tensor
+
+    def __init__(self, *, leverage: float = 1.0) -> None:
+        super().__init__()
+        self.leverage = leverage
+
+    def setup(self, model: nn.Module, candidates: Tensor, rng: torch.Generator) -> None:
+        self.rows("weights", torch.full(candidates.shape, 1 / candidates.shape[1], device=candidates.device))
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        logits = forward_views(model, batch)
+        losses = leveraged(logits, self.weights[batch.index], batch.candidates, self.leverage).mean(0)
+        probs = mean_softmax(logits)
+        self.weights[batch.index] = disambiguate(probs, batch.candidates) + disambiguate(probs, ~batch.candidates)
+        return losses

@@ -1,0 +1,109 @@
+"""OOC: partial-label learning with mixed closed-set and open-set out-of-candidate examples (He, Feng, Yang, KDD 2023).
+
+Algorithm 1 line by line. The defaults are the authors' released program without its bugs; the preset "paper" is the text
+read literally, "robust" takes an open-set score that does not break down as the model grows certain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from candidly.losses import soft_ce
+from candidly.methods.base import Batch, forward_views, mean_softmax, one_of
+from candidly.methods.proden import PRODEN
+from candidly.scores import LOSSES, disambiguate, random_targets, uniform_targets
+from candidly.selection import OPEN_SCORES, MovingEnsemble, Rates, Selection, score, select
+
+
+class OOC(PRODEN):
+    """Tells normal, closed-set and open-set examples apart and learns from all three.
+
+    `rates`: shares of closed and open examples among all. `warmup`: epochs, or a share of the training if below 1
+    (the paper's 30 of 300 is 0.1). `window`, `momentum`, `recursive`: the ensemble. `losses`, `openness`, `overlap`:
+    the selection. `temperature`, `random_from`: the targets. `alpha`, `beta`: weights of closed and open examples.
+    `disambiguation`, `reverse`, `randomise` switch LD, RLD and RCG off for the ablations.
+    """
+
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
+        "paper": {"recursive": True, "overlap": False, "temperature": 1.0, "random_from": "candidates"},
+        "robust": {"overlap": False, "openness": "confidence"},
+    }
+    ABLATIONS: ClassVar[dict[str, dict[str, Any]]] = {  # Table 2
+        "w/o LD": {"disambiguation": False},
+        "w/o WCE": {"losses": "mean"},
+        "w/o Warm up": {"warmup": 0},
+        "w/o RCG": {"randomise": False},
+        "w/o RLD": {"reverse": False},
+        "discard": {"alpha": 0.0, "beta": 0.0},
+    }
+    average: Tensor
+    selection: Selection | None = None
+
+    def __init__(
+        self,
+        *,
+        rates: Rates = Rates(0.0, 0.0),
+        warmup: float = 0.1,
+        window: int = 5,
+        momentum: float = 0.9,
+        recursive: bool = False,
+        losses: str = "wooden",
+        openness: str = "surprise",
+        overlap: bool = True,
+        temperature: float = 0.5,
+        random_from: str = "all",
+        alpha: float = 1.0,
+        beta: float = 0.1,
+        disambiguation: bool = True,
+        reverse: bool = True,
+        randomise: bool = True,
+    ) -> None:
+        super().__init__()
+        self.rates, self.warmup, self.ensemble = rates, warmup, MovingEnsemble(window, momentum, recursive)
+        self.losses, self.openness = one_of("losses", losses, LOSSES), one_of("openness", openness, OPEN_SCORES)
+        self.overlap, self.temperature = overlap, temperature
+        self.random_from = one_of("random_from", random_from, ("all", "candidates"))
+        self.alpha, self.beta = alpha, beta
+        self.disambiguation, self.reverse, self.randomise = disambiguation, reverse, randomise
+
+    def setup(self, model: nn.Module, candidates: Tensor, rng: torch.Generator) -> None:
+        super().setup(model, candidates, rng)
+        self.candidates = candidates
+        self.warmup_epochs = round(self.warmup * self.epochs) if self.warmup < 1 else int(self.warmup)
+        self.register_buffer("average", torch.zeros(candidates.shape, device=candidates.device))
+
+    def epoch_start(self, epoch: int, predict_all: Callable[[], Tensor]) -> None:
+        self.warming = epoch < self.warmup_epochs
+        if not self.disambiguation or (epoch == 0 and self.warming):
+            return  # without LD the selection is not used; an untrained model tells nothing
+        output = ensemble = predict_all()  # lines 4 and 8: the output of all examples after the last epoch
+        if epoch <= self.warmup_epochs:  # line 6: the ensemble over the warm-up; it starts as the first output
+            self.average = self.ensemble.warm(self.average, output, max(epoch, 1), max(self.warmup_epochs, 1))
+        if not self.warming:  # line 8
+            self.average, ensemble = self.ensemble.update(self.average, output)
+        scores = score(ensemble, self.candidates, self.losses, self.openness)
+        self.selection = select(*scores, self.rates, overlap=self.overlap)  # line 9, Eq. (1)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        if not self.disambiguation:
+            return soft_ce(forward_views(model, batch), uniform_targets(batch.candidates, torch.get_default_dtype())).mean(0)
+        if self.warming:  # line 3
+            return super().loss(model, batch)
+        assert self.selection is not None
+        logits = forward_views(model, batch)
+        probs = mean_softmax(logits)
+        normal, closed, open_ = (mask[batch.index, None].to(probs) for mask in self.selection)
+        inside = disambiguate(probs, batch.candidates, self.temperature)  # line 11, Eq. (4)
+        outside = disambiguate(probs, ~batch.candidates, self.temperature) if self.reverse else inside  # line 12, Eq. (6)
+        random = self.random_targets(batch) if self.randomise else inside  # line 13, Eq. (8)
+        targets = normal * inside + closed * outside + open_ * random
+        weights = normal + self.alpha * closed + self.beta * open_
+        return soft_ce(logits, weights * targets).mean(0)  # line 14, Eq. (9)
+
+    def random_targets(self, batch: Batch) -> Tensor:
+        allowed = batch.candidates if self.random_from == "candidates" else torch.ones_like(batch.candidates)
+        return random_targets(batch.uniform(allowed.shape[1]), allowed)

@@ -1,0 +1,23 @@
+"""PRODEN: progressive identification of true labels (Lv et al., ICML 2020)."""
+
+import torch
+from torch import Tensor, nn
+
+from candidly.losses import soft_ce
+from candidly.methods.base import Batch, Method, forward_views, mean_softmax
+from candidly.scores import disambiguate, uniform_targets
+
+
+class PRODEN(Method):
+    """Cross-entropy with a stored confidence, which each batch moves to the model's own probabilities."""
+
+    confidence: Tensor
+
+    def setup(self, model: nn.Module, candidates: Tensor, rng: torch.Generator) -> None:
+        self.rows("confidence", uniform_targets(candidates, torch.get_default_dtype()))
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        logits = forward_views(model, batch)
+        losses = soft_ce(logits, self.confidence[batch.index]).mean(0)
+        self.confidence[batch.index] = disambiguate(mean_softmax(logits), batch.candidates)
+        return losses

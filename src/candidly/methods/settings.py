@@ -1,0 +1,76 @@
+"""Hyper-parameters by name, read from the signature of a method: for `--set name=value`, `--preset` and the listing."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Iterable
+from typing import Any
+
+from candidly.errors import InputError
+from candidly.methods import METHODS
+from candidly.methods.base import Method
+from candidly.selection import Rates
+
+WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+
+
+def defaults(method: type[Method]) -> dict[str, Any]:
+    """Hyper-parameters of a method with their defaults."""
+    parameters = inspect.signature(method).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+
+def make_method(name: str, preset: str | None = None, settings: dict[str, Any] | None = None) -> Method:
+    """A method by name, its preset overridden by settings; unknown names get a suggestion."""
+    cls = METHODS[known(name, METHODS, "method")]
+    chosen = dict(cls.PRESETS[known(preset, cls.PRESETS, f"preset of {name}")]) if preset else {}
+    for key in settings or {}:
+        known(key, defaults(cls), f"setting of {name}")
+    return cls(**{**chosen, **(settings or {})})
+
+
+def parse_settings(name: str, assignments: Iterable[str]) -> dict[str, Any]:
+    """`["alpha=0.5", "rates=0.1,0.2"]` as values of the types that the method's defaults have."""
+    allowed = defaults(METHODS[known(name, METHODS, "method")])
+    parsed = {}
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals:
+            raise InputError(f"--set {assignment}: expected name=value, such as --set {next(iter(allowed), 'name')}=...")
+        default = allowed[known(key.strip(), allowed, f"setting of {name}")]
+        parsed[key.strip()] = parse_value(assignment, text.strip(), default)
+    return parsed
+
+
+def parse_value(assignment: str, text: str, default: Any) -> Any:
+    """`text` as a value of the type of `default`."""
+    try:
+        if isinstance(default, bool):
+            return WORDS[text.lower()]
+        if isinstance(default, Rates):
+            closed, open_ = text.split(",")
+            return Rates(float(closed), float(open_))
+        return type(default)(text)
+    except (KeyError, ValueError) as error:
+        kinds = {bool: "true or false", Rates: "two shares of all examples: closed,open"}
+        expected = kinds.get(type(default), f"a value of type {type(default).__name__}")
+        raise InputError(f"--set {assignment}: expected {expected}, such as {show(default)}.") from error
+
+
+def show(value: Any) -> str:
+    """A default as it would be typed."""
+    if isinstance(value, Rates):
+        return f"{value.closed:g},{value.open:g}"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def known(name: str, choices: Iterable[str], what: str) -> str:
+    """`name`, if it is one of the choices; otherwise an error with the nearest one."""
+    names = list(choices)
+    if name in names:
+        return name
+    close = difflib.get_close_matches(name, names, 1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    listing = f"There are: {', '.join(names)}." if names else "There are none."
+    raise InputError(f"no {what} is called {name!r}.{hint} {listing}")

@@ -1,0 +1,117 @@
+"""Which examples are normal, closed-set and open-set: rates, rankings, and the ensemble that steadies them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from array_api_compat import array_namespace, device
+
+from candidly.errors import InputError
+from candidly.scores import LOSSES, Array, doubt, energy, log_softmax, margin, surprise
+
+OPEN_SCORES = ("surprise", "confidence", "energy")
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Shares of closed-set and open-set examples among **all** examples."""
+
+    closed: float
+    open: float
+
+    def __post_init__(self) -> None:
+        if not (self.closed >= 0 and self.open >= 0 and self.closed + self.open <= 1 + 1e-12):
+            raise InputError(
+                f"Rates(closed={self.closed}, open={self.open}): both are shares of all examples; they must be at "
+                "least 0 and at most 1 together. From the paper's tau1 and tau2, use Rates.from_tau(tau1, tau2)."
+            )
+
+    @classmethod
+    def from_tau(cls, tau1: float, tau2: float) -> Rates:
+        """From the paper's tau1 (closed share of the n0 known-class examples) and tau2 (open examples added per known)."""
+        return cls(closed=tau1 / (1 + tau2), open=tau2 / (1 + tau2))
+
+    def counts(self, n: int) -> tuple[int, int]:
+        """How many of n examples are (closed, open), rounded half up and never more than n together."""
+        n_open = min(n, math.floor(self.open * n + 0.5))
+        return min(n - n_open, math.floor(self.closed * n + 0.5)), n_open
+
+
+class Selection(NamedTuple):
+    """Three boolean masks over the examples: D_N, D_C and D_O."""
+
+    normal: Array
+    closed: Array
+    open: Array
+
+
+def select(margin: Array, openness: Array, rates: Rates, *, overlap: bool = False) -> Selection:
+    """Divide the examples by their scores, Eq. (1) with sizes from `rates`.
+
+    `overlap=False`: a partition: first the open ones by the largest `openness`, then the closed ones among the rest by
+    the smallest `margin`. `overlap=True`, as in the authors' program: three independent rankings, so that open examples
+    overlap the others and some are in no set. Ties fall to the earlier row.
+    """
+    _refuse_nan(margin, "margin")
+    _refuse_nan(openness, "openness")
+    xp = array_namespace(margin)
+    n = margin.shape[0]
+    n_closed, n_open = rates.counts(n)
+    is_open = _largest(openness, n_open)
+    if overlap:
+        return Selection(_largest(margin, n - n_closed - n_open), _largest(-margin, n_closed), is_open)
+    is_closed = _largest(xp.where(is_open, -math.inf, -margin), n_closed, ~is_open)
+    return Selection(~(is_open | is_closed), is_closed, is_open)
+
+
+def score(logits: Array, candidates: Array, losses: str = "wooden", openness: str = "surprise") -> tuple[Array, Array]:
+    """(margin, openness) of each example from logits, by the chosen losses (`LOSSES`) and score (`OPEN_SCORES`)."""
+    log_probs = log_softmax(logits)
+    inside, outside = LOSSES[losses](log_probs, candidates)
+    if openness == "surprise":
+        return margin(inside, outside), surprise(inside, outside)
+    return margin(inside, outside), doubt(log_probs) if openness == "confidence" else energy(logits)
+
+
+@dataclass(frozen=True)
+class MovingEnsemble:
+    """f-bar of Section 4.1: the mean of the last `window` (phi) warm-up outputs, then moved by `momentum` (eta).
+
+    Frozen, as in the authors' program: eta * warm-up mean + (1 - eta) * output. Recursive, as in the paper's text:
+    the result takes the place of the mean. The object holds no arrays: its owner keeps `average`.
+    """
+
+    window: int = 5
+    momentum: float = 0.9
+    recursive: bool = False
+
+    def warm(self, average: Array, output: Array, epoch: int, warmup: int) -> Array:
+        """The mean with the output after `epoch` (1, 2, ...) of `warmup` epochs; outputs before the window leave it."""
+        seen = epoch - max(0, warmup - self.window)
+        return average if seen <= 0 else output if seen == 1 else average + (output - average) / seen
+
+    def update(self, average: Array, output: Array) -> tuple[Array, Array]:
+        """(average, ensemble output) of a main epoch."""
+        ensemble = self.momentum * average + (1 - self.momentum) * output
+        return (ensemble if self.recursive else average), ensemble
+
+
+def _largest(values: Array, count: int, among: Array | None = None) -> Array:
+    """Mask of the `count` largest values, ties to the earlier row; `among` admits rows that may be taken."""
+    xp: Any = array_namespace(values)
+    order = xp.argsort(values, descending=True, stable=True)
+    if among is not None:
+        order = order[among[order]]
+    mask = xp.zeros(values.shape[0], dtype=xp.bool, device=device(values))
+    mask[order[:count]] = True
+    return mask
+
+
+def _refuse_nan(values: Array, name: str) -> None:
+    xp: Any = array_namespace(values)
+    bad = xp.isnan(values)
+    if xp.any(bad):
+        row = int(xp.nonzero(bad)[0][0])
+        raise InputError(f"{name} of row {row} is NaN: the model's outputs must be numbers. Did training diverge?")

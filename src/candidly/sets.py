@@ -1,0 +1,474 @@
+"""Candidate sets: whatever form they come in, one checked object with its class list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from candidly.errors import InputError
+
+Parts = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]  # indptr, indices, classes
+
+_BLOCK = 1 << 22  # entries of a matrix looked at together: bounds the memory of temporary arrays
+
+
+@dataclass(frozen=True, slots=True, init=False, eq=False, repr=False)
+class CandidateSets:
+    """The candidate labels of n examples over c classes, checked once and never changed.
+
+    sets: one of
+        - rows of labels: ``[["cat", "dog"], {"bird"}]``, also a column (Series) of lists;
+        - rows of strings, split at `sep`: ``["cat|dog", "bird"]`` (``sep=None`` keeps each string whole);
+        - one label per row: ``["cat", "dog"]`` or ``np.array([0, 2])`` are sets of one;
+        - a 0/1 or bool matrix (n, c): NumPy array, tensor, SciPy sparse, or a table whose columns are the classes.
+          Nested Python lists are always rows of labels, so wrap a matrix in ``np.array``;
+        - another CandidateSets.
+    classes: the labels in order; or an integer c for the classes 0..c-1; or None: the columns of a matrix, else the
+        labels that occur, sorted. Integers in `sets` are labels, unless a class list without integers is given: then
+        they are positions in it.
+
+    Stored as CSR: the set of row i is ``indices[indptr[i]:indptr[i + 1]]``, sorted positions in `classes`.
+    """
+
+    indptr: NDArray[np.int64]  # (n + 1,)
+    indices: NDArray[Any]  # (total,) uint8, uint16 or int32, whichever suffices
+    classes: NDArray[Any]  # (c,) labels: str, int, or object when mixed
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, sets: Any, classes: Any = None, *, sep: str | None = "|") -> None:
+        if sep is not None and not (isinstance(sep, str) and sep):
+            raise InputError(f"sep={sep!r}: expected a non-empty string such as '|', or None to keep strings whole.")
+        self._fill(*_read(sets, None if classes is None else _class_list(classes), sep))
+
+    def _fill(self, indptr: NDArray[Any], indices: NDArray[Any], classes: NDArray[Any]) -> CandidateSets:
+        for name, array in (("indptr", indptr), ("indices", indices), ("classes", classes)):
+            array.flags.writeable = False
+            object.__setattr__(self, name, array)
+        return self
+
+    @property
+    def n_classes(self) -> int:
+        """The number of classes c."""
+        return len(self.classes)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n, c), as of the 0/1 matrix."""
+        return len(self), self.n_classes
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """(n,) the number of candidates of each example."""
+        return np.diff(self.indptr)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held by the three arrays."""
+        return self.indptr.nbytes + self.indices.nbytes + self.classes.nbytes
+
+    def __len__(self) -> int:
+        return len(self.indptr) - 1
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        return (self[i] for i in range(len(self)))
+
+    def __getitem__(self, key: Any) -> Any:
+        """An integer gives the labels of that row; a slice, list, index array or bool mask gives those rows' sets."""
+        if isinstance(key, tuple) and len(key) == 2 and key[1] is Ellipsis:  # how scikit-learn asks for rows
+            key = key[0]
+        if isinstance(key, tuple):
+            raise IndexError(f"CandidateSets are indexed by rows only, not by {key!r}; dense() has columns too.")
+        if isinstance(key, int | np.integer):
+            row = range(len(self))[int(key)]
+            return tuple(self.classes[self.indices[self.indptr[row] : self.indptr[row + 1]]].tolist())
+        rows = np.arange(len(self))[key if isinstance(key, slice | list) else np.asarray(key)]
+        if rows.ndim != 1:
+            raise IndexError(f"CandidateSets are indexed by one list or mask of rows, not by {_cut(repr(key))}.")
+        sizes = self.sizes[rows]
+        indptr = np.concatenate([[0], np.cumsum(sizes)])
+        taken = np.repeat(self.indptr[rows] - indptr[:-1], sizes) + np.arange(indptr[-1])
+        return object.__new__(CandidateSets)._fill(indptr, self.indices[taken], self.classes)
+
+    def dense(self, rows: Any = None) -> NDArray[np.bool_]:
+        """(n, c) bool: entry (i, j) says whether class j is a candidate of example i; of the given rows only."""
+        part = self if rows is None else self[[rows] if isinstance(rows, int | np.integer) else rows]
+        matrix = np.zeros(part.shape, dtype=bool)
+        matrix[np.repeat(np.arange(len(part)), part.sizes), part.indices] = True
+        return matrix
+
+    def to_csr(self) -> sparse.csr_array:
+        """The 0/1 matrix as a SciPy sparse array of bool, (n, c)."""
+        return sparse.csr_array(
+            (np.ones(len(self.indices), dtype=bool), self.indices, self.indptr), self.shape, copy=True
+        )
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        if copy is False:
+            raise ValueError("the dense matrix of CandidateSets has to be made: it cannot be had without a copy.")
+        return self.dense().astype(bool if dtype is None else dtype, copy=False)
+
+    def contains(self, labels: Any) -> NDArray[np.bool_]:
+        """(n,) bool: is the class index ``labels[i]`` in set i? An index of -1 (no class) is in no set."""
+        index = np.asarray(labels)
+        if index.shape != (len(self),) or index.dtype.kind not in "iu":
+            raise InputError(
+                f"contains() got {index.dtype} of shape {index.shape}: expected {len(self)} class indices, one a row; "
+                "index_of() turns labels into indices."
+            )
+        if (wrong := (index < -1) | (index >= self.n_classes)).any():
+            row = int(wrong.argmax())
+            raise InputError(f"row {row}: class index {index[row]} is outside -1..{self.n_classes - 1}.")
+        return np.logical_or.reduceat(self.indices == np.repeat(index, self.sizes), self.indptr[:-1])
+
+    def index_of(self, labels: Any) -> NDArray[np.int64]:
+        """The class index of each label of a list or array; integers are read as in the constructor."""
+        values = _listed(labels, "labels")
+        each = np.arange(len(values) + 1)
+        return _encode(each, *_factorise(each, values), self.classes)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, CandidateSets):
+            return NotImplemented
+        same_sets = np.array_equal(self.indptr, other.indptr) and np.array_equal(self.indices, other.indices)
+        return same_sets and self.classes.tolist() == other.classes.tolist()
+
+    def __repr__(self) -> str:
+        sizes = self.sizes
+        detail = f", {sizes.mean():.2f} candidates each ({sizes.min()} to {sizes.max()})" if len(self) else ""
+        return f"CandidateSets({len(self)} examples, {_shown(self.classes)}{detail})"
+
+
+# ---- reading: every form becomes (indptr, indices, classes)
+
+
+def _read(sets: Any, classes: NDArray[Any] | None, sep: str | None) -> Parts:
+    """Find out which form `sets` has, and read it."""
+    if isinstance(sets, CandidateSets):
+        return _read_sets(sets, classes)
+    if sparse.issparse(sets):
+        return _read_sparse(sets, classes)
+    if hasattr(sets, "columns"):
+        columns = _class_list(list(sets.columns))
+        table = _read_matrix(np.asarray(sets), columns)
+        return table if classes is None else _read_sets(object.__new__(CandidateSets)._fill(*table), classes)
+    array = np.asarray(sets) if hasattr(sets, "__array__") else None
+    if array is None or array.ndim == 1:
+        return _read_rows(_listed(sets if array is None else array, "sets"), classes, sep)
+    if array.ndim != 2:
+        raise InputError(f"sets of shape {array.shape}: expected a 0/1 matrix (n, c), or one set of labels per row.")
+    return _read_matrix(array, classes)
+
+
+def _filled(indptr: NDArray[Any]) -> NDArray[Any]:
+    """Refuse a table without rows and a row without candidates."""
+    sizes = np.diff(indptr)
+    if not len(sizes):
+        raise InputError("sets holds no examples: expected at least one row.")
+    if not sizes.all():
+        raise InputError(
+            f"row {sizes.argmin()}: the candidate set is empty ({np.count_nonzero(sizes == 0)} such row(s), counting "
+            "from 0). Every example needs a candidate: drop the row, or give it all classes if nothing is known."
+        )
+    return indptr
+
+
+def _read_sets(sets: CandidateSets, classes: NDArray[Any] | None) -> Parts:
+    """The same sets, over another class list if one is given."""
+    if classes is None:
+        return sets.indptr, sets.indices, sets.classes
+    used, inverse = np.unique(sets.indices, return_inverse=True)
+    codes = _encode(sets.indptr, sets.classes[used].tolist(), inverse, classes)
+    return *_compress(sets.indptr, codes, len(classes)), classes
+
+
+def _read_matrix(matrix: NDArray[Any], classes: NDArray[Any] | None) -> Parts:
+    """A dense 0/1 matrix (n, c), looked at in blocks of rows."""
+    classes = _fit_width(matrix.shape, classes)
+    n, c = matrix.shape
+    step = max(1, _BLOCK // c)
+    sizes, indices = [np.zeros(1, dtype=np.int64)], []
+    for start in range(0, n, step):
+        block = _as_bool(matrix[start : start + step], start, classes)
+        sizes.append(block.sum(axis=1, dtype=np.int64))
+        indices.append((np.flatnonzero(block) % c).astype(_index_dtype(c)))
+    return _filled(np.cumsum(np.concatenate(sizes))), np.concatenate(indices), classes
+
+
+def _as_bool(block: NDArray[Any], start: int, classes: NDArray[Any]) -> NDArray[np.bool_]:
+    """Entries that are all 0 or 1, as bool."""
+    if block.dtype == bool:
+        return block
+    if block.dtype.kind in "iuf":
+        wrong = (block != 0) & (block != 1)
+    else:
+        wrong = ~np.frompyfunc(_is_zero_or_one, 1, 1)(block).astype(bool)
+    if wrong.any():
+        row, column = divmod(int(wrong.argmax()), block.shape[1])
+        raise _bad_entry(start + row, column, block[row, column], classes)
+    return block.astype(bool)
+
+
+def _is_zero_or_one(value: Any) -> bool:
+    return isinstance(value, int | float | np.number | np.bool_) and value in (0, 1)
+
+
+def _read_sparse(matrix: Any, classes: NDArray[Any] | None) -> Parts:
+    """A SciPy sparse 0/1 matrix (n, c); the caller's matrix stays as it is."""
+    classes = _fit_width(matrix.shape, classes)
+    csr = matrix.tocsr()
+    if not csr.has_canonical_format:
+        csr = csr.copy()
+        csr.sum_duplicates()
+    wrong = (csr.data != 0) & (csr.data != 1)
+    if wrong.any():
+        at = int(wrong.argmax())
+        raise _bad_entry(_row_of(csr.indptr, at), int(csr.indices[at]), csr.data[at], classes)
+    if not csr.data.all():
+        csr = csr.copy()
+        csr.eliminate_zeros()
+    return _filled(csr.indptr.astype(np.int64)), csr.indices.astype(_index_dtype(len(classes))), classes
+
+
+def _fit_width(shape: tuple[int, ...], classes: NDArray[Any] | None) -> NDArray[Any]:
+    """The classes of the columns of a matrix."""
+    if len(shape) != 2 or shape[1] == 0:
+        raise InputError(f"sets of shape {shape}: expected a 0/1 matrix (n, c) with a column for each class.")
+    if classes is None:
+        return np.arange(shape[1])
+    if len(classes) != shape[1]:
+        raise InputError(
+            f"sets is a matrix of shape {tuple(shape)}, but there are {_shown(classes)}: expected a column per class. "
+            "For a table of labels rather than of 0/1, pass a list of lists."
+        )
+    return classes
+
+
+def _bad_entry(row: int, column: int, value: Any, classes: NDArray[Any]) -> InputError:
+    value = value.item() if isinstance(value, np.generic) else value
+    return InputError(
+        f"row {row}, column {column} (class {classes[column : column + 1].tolist()[0]!r}): the entry is {value!r}, "
+        "expected 0 or 1. For rows of labels pass a list of lists, or the one column that holds them."
+    )
+
+
+def _read_rows(rows: list[Any] | NDArray[Any], classes: NDArray[Any] | None, sep: str | None) -> Parts:
+    """One item per example: a label, a string to split, or several labels."""
+    if isinstance(rows, np.ndarray):
+        indptr = _filled(np.arange(len(rows) + 1))
+        uniques, inverse = _factorise(indptr, rows)
+    else:
+        split = [_labels_of(row, sep) for row in rows]
+        sizes = np.fromiter(chain([0], map(len, split)), dtype=np.int64, count=len(split) + 1)
+        indptr = _filled(np.cumsum(sizes))
+        uniques, inverse = _factorise(indptr, list(chain.from_iterable(split)))
+    _refuse_nested_matrix(np.diff(indptr), uniques)
+    if classes is None:
+        classes = _occurring(indptr, uniques, inverse)
+    codes = _encode(indptr, uniques, inverse, classes)
+    return *_compress(indptr, codes, len(classes)), classes
+
+
+def _labels_of(row: Any, sep: str | None) -> Collection[Any]:
+    """The labels that one item stands for."""
+    if isinstance(row, list | tuple | set | frozenset):
+        return row
+    if isinstance(row, str):
+        if sep is None:
+            return [row] if row.strip() else []
+        return [label for piece in row.split(sep) if (label := piece.strip())]
+    if hasattr(row, "__array__"):
+        return np.atleast_1d(np.asarray(row)).tolist()
+    if isinstance(row, Iterable) and not isinstance(row, bytes | Mapping):
+        return list(row)
+    return [row]
+
+
+def _refuse_nested_matrix(sizes: NDArray[Any], uniques: list[Any]) -> None:
+    """Rows of one length above 2 that hold nothing but 0 and 1 repeat a label each: they are a matrix in disguise."""
+    width = int(sizes[0])
+    if width > 2 and {*uniques} <= {0, 1} and (sizes == width).all():
+        raise InputError(
+            f"all {len(sizes)} row(s) are lists of {width} entries that are 0 or 1: nested lists are read as labels. "
+            "For a 0/1 matrix pass np.array(sets)."
+        )
+
+
+def _factorise(
+    indptr: NDArray[Any], values: list[Any] | NDArray[Any], where: str = "row"
+) -> tuple[list[Any], NDArray[np.int64]]:
+    """The distinct labels, and the number of each value's label among them. NaN, None and NA are refused."""
+    if isinstance(values, np.ndarray):
+        distinct, inverse = np.unique(values, return_inverse=True)
+        uniques = distinct.tolist()
+    else:
+        seen: dict[Any, int] = {}
+        try:
+            inverse = np.fromiter((seen.setdefault(v, len(seen)) for v in values), dtype=np.int64, count=len(values))
+        except TypeError:
+            at = next(i for i, value in enumerate(values) if not _hashable(value))
+            raise InputError(
+                f"{where} {_row_of(indptr, at)}: {values[at]!r} is not a label; expected a string or a number."
+            ) from None
+        uniques = [value.item() if isinstance(value, np.generic) else value for value in seen]
+    if missing := [i for i, label in enumerate(uniques) if _is_missing(label)]:
+        row = _row_of(indptr, _first(inverse, missing))
+        raise InputError(f"{where} {row}: missing label ({uniques[missing[0]]!r}). Fill it in, or drop it.")
+    return uniques, inverse
+
+
+def _occurring(indptr: NDArray[Any], uniques: list[Any], inverse: NDArray[Any]) -> NDArray[Any]:
+    """The class list when none is given: the labels that occur, sorted (by type first if they cannot be compared)."""
+    if bools := [i for i, label in enumerate(uniques) if isinstance(label, bool)]:
+        raise _unknown(_row_of(indptr, _first(inverse, bools)), uniques[bools[0]], None)
+    try:
+        return _natural(sorted(uniques))
+    except TypeError:
+        comparable = (int, float, str)
+        return _natural(sorted(uniques, key=lambda x: (type(x).__name__, x if isinstance(x, comparable) else repr(x))))
+
+
+def _encode(
+    indptr: NDArray[Any], uniques: list[Any], inverse: NDArray[Any], classes: NDArray[Any]
+) -> NDArray[np.int64]:
+    """The class index of every value, whose label is ``uniques[inverse]``."""
+    index = np.fromiter(map(_finder(classes), uniques), dtype=np.int64, count=len(uniques))
+    if (index < 0).any():
+        at = _first(inverse, np.flatnonzero(index < 0))
+        raise _unknown(_row_of(indptr, at), uniques[inverse[at]], classes)
+    return index[inverse]
+
+
+def _finder(classes: NDArray[Any]) -> Callable[[Any], int]:
+    """A function from a label to its class index, -1 for none. True and False are no numbers here."""
+    known = {label: i for i, label in enumerate(classes.tolist())}
+    holds_bools = any(isinstance(label, bool) for label in known)
+    by_position = not _holds_integers(classes)
+
+    def find(label: Any) -> int:
+        if isinstance(label, bool) and not holds_bools:
+            return -1
+        if isinstance(label, int) and by_position:
+            return label if 0 <= label < len(known) else -1
+        return known.get(label, -1)
+
+    return find
+
+
+def _holds_integers(classes: NDArray[Any]) -> bool:
+    return any(isinstance(label, int) for label in classes.tolist())
+
+
+def _unknown(row: int, label: Any, classes: NDArray[Any] | None) -> InputError:
+    """What to say about a label that is in no class list."""
+    if isinstance(label, bool):
+        advice = "For a 0/1 matrix pass np.array(sets); if these are labels, pass classes=[False, True]."
+        return InputError(f"row {row}: {label} is not taken for a label. {advice}")
+    assert classes is not None
+    if isinstance(label, int) and not _holds_integers(classes):
+        return InputError(
+            f"row {row}: position {label} is outside 0..{len(classes) - 1}. Integers are positions here, for the class "
+            f"list holds none: {_shown(classes)}."
+        )
+    return InputError(
+        f"row {row}: label {label!r} is not among the {_shown(classes)}. Correct it, convert its type, or add it to "
+        "`classes`. (Strings given as whole rows are split at `sep`; sep=None keeps them whole.)"
+    )
+
+
+def _compress(indptr: NDArray[Any], codes: NDArray[Any], c: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Sort each row's class indices and drop repetitions, by way of positions in the flattened n x c matrix."""
+    n = len(indptr) - 1
+    keys = np.repeat(np.arange(n) * c, np.diff(indptr)) + codes
+    if (keys[1:] <= keys[:-1]).any():
+        keys.sort()
+        keys = keys[np.concatenate([[True], keys[1:] != keys[:-1]])]  # np.unique takes ten times as long
+    return np.searchsorted(keys, np.arange(n + 1) * c).astype(np.int64), (keys % c).astype(_index_dtype(c))
+
+
+# ---- class lists and other small things
+
+
+def _class_list(classes: Any) -> NDArray[Any]:
+    """The class labels as an array, from a list of them or from their number."""
+    if isinstance(classes, int | np.integer) and not isinstance(classes, bool):
+        if classes < 1:
+            raise InputError(f"classes={classes}: expected at least one class.")
+        return np.arange(classes)
+    listed = _listed(classes, "classes")
+    labels, inverse = _factorise(np.arange(len(listed) + 1), listed, "classes, entry")
+    if not labels:
+        raise InputError("classes is empty: expected at least one label; leave it out to take those that occur.")
+    if len(labels) < len(listed):
+        at = int(np.flatnonzero(np.bincount(inverse) > 1)[0])
+        first, second = np.flatnonzero(inverse == at)[:2].tolist()
+        raise InputError(f"classes: {labels[at]!r} stands at {first} and again at {second}; name each class once.")
+    return _natural([labels[i] for i in inverse])
+
+
+def _listed(values: Any, name: str) -> list[Any] | NDArray[Any]:
+    """An ordered collection as a list; one-dimensional arrays of numbers stay arrays."""
+    if hasattr(values, "__array__"):
+        array = np.asarray(values)
+        if array.ndim != 1:
+            raise InputError(f"{name} of shape {array.shape}: expected one dimension.")
+        return array if array.dtype.kind in "biuf" else array.tolist()
+    if isinstance(values, str | bytes | Mapping | AbstractSet) or not isinstance(values, Iterable):
+        kind = type(values).__name__
+        raise InputError(
+            f"{name} is of type {kind}, {_cut(repr(values))}: expected a list or an array, in a fixed order."
+        )
+    return list(values)
+
+
+def _natural(labels: list[Any]) -> NDArray[Any]:
+    """Labels as an array of str, int, bool or float if they are all alike, else of objects; 3.0 counts as 3."""
+    labels = [int(x) if isinstance(x, float) and x.is_integer() else x for x in labels]
+    alike = len({type(x) for x in labels}) == 1 and isinstance(labels[0], str | int | float)
+    array = np.array(labels) if alike else np.zeros(0)
+    return array if array.tolist() == labels else np.fromiter(labels, dtype=object, count=len(labels))
+
+
+def _index_dtype(c: int) -> type[np.generic]:
+    """The smallest type that holds 0..c-1."""
+    return np.uint8 if c <= 2**8 else np.uint16 if c <= 2**16 else np.int32
+
+
+def _row_of(indptr: NDArray[Any], at: int) -> int:
+    """The row that holds the entry number `at`."""
+    return int(np.searchsorted(indptr, at, side="right")) - 1
+
+
+def _first(inverse: NDArray[Any], wanted: Any) -> int:
+    """Where one of the wanted labels stands first."""
+    return int(np.isin(inverse, wanted).argmax())
+
+
+def _hashable(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
+def _is_missing(label: Any) -> bool:
+    """None, NaN, NaT, and pandas' NA (which answers no comparison)."""
+    return label is None or type(label).__name__ == "NAType" or bool(label != label)  # noqa: PLR0124
+
+
+def _cut(text: str, width: int = 80) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def _shown(classes: NDArray[Any]) -> str:
+    """A class list in a few words."""
+    some = [repr(label) for label in classes[:5].tolist()] + (["…"] if len(classes) > 5 else [])
+    return f"{len(classes)} class{'es' if len(classes) > 1 else ''} [{_cut(', '.join(some), 120)}]"

@@ -1,0 +1,336 @@
+"""Training: one loop for all methods, with checkpoints, on one process or many (under `torchrun`)."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from candidly import distributed, metrics
+from candidly.corruption import Truth
+from candidly.errors import InputError, Interrupted, TrainingError
+from candidly.methods.base import Batch, Method
+from candidly.progress import bar
+from candidly.selection import Selection
+from candidly.sets import CandidateSets
+from candidly.store import Run
+from candidly.views import Views, make_views
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """How to train: everything that is the same for all methods."""
+
+    epochs: int
+    batch_size: int
+    lr: float
+    weight_decay: float
+    schedule: str  # "cosine" per epoch, or "onecycle" per step
+    views: tuple[str, ...]  # for methods that do not ask for their own
+    record: bool  # outputs of all examples: recorded while training, or by an extra pass without augmentation
+    lr_min: float = 1e-5
+    momentum: float = 0.9
+    nesterov: bool = False
+
+    def rate(self, epoch: float) -> float:
+        """Learning rate at a point of the training, in epochs."""
+        if self.schedule == "cosine":
+            return self.lr_min + (self.lr - self.lr_min) * (1 + math.cos(math.pi * int(epoch) / self.epochs)) / 2
+        done, peak = epoch / self.epochs, 0.25
+        return self.lr_min + (self.lr - self.lr_min) * min(done / peak, (1 - done) / (1 - peak))
+
+
+SCHEMES = {
+    "paper": Scheme(300, 128, 0.01, 1e-3, "cosine", ("weak", "weak"), record=False),
+    "fast": Scheme(20, 128, 0.05, 1e-3, "onecycle", ("weak",), record=True, nesterov=True),
+}
+
+
+def make_scheme(scheme: str | Scheme, **changes: Any) -> Scheme:
+    """A scheme by name, with some of its values changed."""
+    if isinstance(scheme, str):
+        if scheme not in SCHEMES:
+            raise InputError(f"scheme {scheme!r}: expected one of {', '.join(map(repr, SCHEMES))}.")
+        scheme = SCHEMES[scheme]
+    names = [field.name for field in dataclasses.fields(Scheme)]
+    for name in changes:
+        if name not in names:
+            close = difflib.get_close_matches(name, names, 1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            raise InputError(f"a scheme has no setting {name!r}; it has {', '.join(names)}.{hint}")
+    return dataclasses.replace(scheme, **changes)
+
+
+@dataclass
+class Fitted:
+    """What a training leaves: the model, the method with its state, and one row of metrics per epoch."""
+
+    model: nn.Module
+    method: Method
+    history: list[dict[str, Any]]
+    views: Views
+
+    @property
+    def selection(self) -> Selection | None:
+        return getattr(self.method, "selection", None)
+
+
+class Step(nn.Module):
+    """Model and method as one module, so that optimizer and data-parallel wrapper see the parameters of both."""
+
+    def __init__(self, model: nn.Module, method: Method) -> None:
+        super().__init__()
+        self.model, self.method = model, method
+
+    def forward(self, batch: Batch) -> Tensor:
+        return self.method.loss(self.model, batch)
+
+
+def fit(
+    model: nn.Module,
+    X: Any,
+    candidates: CandidateSets,
+    method: Method,
+    *,
+    scheme: str | Scheme = "fast",
+    seed: int = 0,
+    device: str = "auto",
+    test: tuple[Any, Any] | None = None,
+    truth: Truth | None = None,
+    run: Run | None = None,
+    label: str = "",
+    progress: bool | None = None,
+    **changes: Any,
+) -> Fitted:
+    """Train `model` on `X` and its candidate sets by `method`.
+
+    X: array of uint8 images (n, h, w[, c]) or of features (n, d), or `Views`. `changes` override values of the scheme,
+    such as `epochs`. `test` (inputs, class indices) and `truth` only fill the metrics. With a `run` of `store.writing`
+    each epoch leaves a checkpoint, and an interrupted training goes on bit for bit (on a CPU).
+    """
+    plan = make_scheme(scheme, **changes)
+    trainer = Trainer(model, X, candidates, method, plan, seed, find_device(device), test, truth, run)
+    start = trainer.resume()
+    try:
+        with bar(plan.epochs, label or type(method).__name__, done=start, shown=progress) as advance:
+            for epoch in range(start, plan.epochs):
+                row = trainer.epoch(epoch)
+                advance("  ".join(f"{k} {row[k]:.3g}" for k in ("loss", "accuracy") if k in row))
+    except KeyboardInterrupt:
+        raise Interrupted(trainer.farewell()) from None
+    finally:
+        trainer.close()
+    return Fitted(model.eval(), method, trainer.history, trainer.views)
+
+
+class Trainer:
+    """One training: data on the device, model, method, optimizer; all randomness of an epoch is (seed, epoch)'s."""
+
+    def __init__(self, model, X, candidates, method, scheme, seed, device, test, truth, run) -> None:
+        self.scheme, self.seed, self.device, self.run = scheme, seed, device, run
+        self.views = X if isinstance(X, Views) else make_views(X, device=device)
+        if len(self.views) != len(candidates):
+            raise InputError(f"X has {len(self.views)} rows, but there are {len(candidates)} candidate sets.")
+        self.candidates = torch.as_tensor(candidates.dense(), device=device)
+        self.test = None if test is None else (self.views.like(test[0]), np.asarray(test[1]))
+        self.kinds = None if truth is None else truth.kinds
+        self.model = model.to(device)
+        if len(self.views.shape) == 3:
+            model.to(memory_format=torch.channels_last)
+        self.rng = torch.Generator()
+        self.method = method
+        self.set_up_method()
+        self.step = self.wrap(Step(model, method))
+        parameters = [p for p in self.step.parameters() if p.requires_grad]
+        settings = {"momentum": scheme.momentum, "weight_decay": scheme.weight_decay, "nesterov": scheme.nesterov}
+        self.optimizer = torch.optim.SGD(parameters, lr=scheme.lr, **settings)
+        self.history: list[dict[str, Any]] = []
+        self.recorded: Tensor | None = None
+        self.recorder = Recorder(model) if scheme.record else None
+
+    def set_up_method(self) -> None:
+        self.method.epochs = self.scheme.epochs
+        with seeded(self.seed, 0, self.rng):
+            self.method.setup(self.model, self.candidates, self.rng)
+        self.method.to(self.device)
+
+    def wrap(self, step: nn.Module) -> nn.Module:
+        if distributed.world() == 1:
+            return step
+        return nn.parallel.DistributedDataParallel(step, broadcast_buffers=False)
+
+    def epoch(self, epoch: int) -> dict[str, Any]:
+        """Train one epoch; returns and stores its row of metrics."""
+        began = time.perf_counter()
+        with seeded(self.seed, epoch + 1, self.rng):
+            self.method.epoch_start(epoch, self.predict_all)
+            row = {"epoch": epoch + 1, "lr": self.scheme.rate(epoch), "loss": self.train(epoch)}
+        if self.kinds is not None and getattr(self.method, "selection", None) is not None:
+            row |= metrics.selection_precision(self.method.selection, self.kinds)
+        if self.test is not None:
+            row["accuracy"] = metrics.accuracy(predict(self.model, self.test[0]).cpu(), self.test[1])
+        row["seconds"] = time.perf_counter() - began
+        self.history.append(row)
+        self.checkpoint()
+        return row
+
+    def train(self, epoch: int) -> float:
+        """One pass over the training examples; returns the mean loss."""
+        self.step.train()
+        total = torch.zeros((), device=self.device)
+        order = torch.randperm(len(self.views), generator=self.rng)
+        mine = torch.zeros(len(order), dtype=torch.bool, device=self.device)
+        recorded = torch.zeros(self.candidates.shape, device=self.device)
+        for index, done in batches(order, self.scheme.batch_size):
+            for group in self.optimizer.param_groups:
+                group["lr"] = self.scheme.rate(epoch + done)
+            batch = self.batch(index)
+            losses = self.step(batch)
+            mine[batch.index] = True
+            loss = losses.sum() / len(index)
+            self.optimizer.zero_grad()
+            (loss * distributed.world()).backward()
+            self.optimizer.step()
+            total += loss.detach() * len(index)
+            if self.recorder is not None and (outputs := self.recorder.take()) is not None:
+                recorded[batch.index], self.recorded = outputs, recorded
+        return self.end_of_pass(total, mine, epoch)
+
+    def batch(self, index: Tensor) -> Batch:
+        """The part of a global batch that belongs to this process."""
+        part = distributed.local_part(len(index))
+        rows = index[part].to(self.device)
+        kinds = self.method.views or self.scheme.views
+        views = tuple(self.views(index, kind, self.rng, part) for kind in kinds)
+
+        def uniform(width: int) -> Tensor:
+            return torch.rand((len(index), width), generator=self.rng)[part].to(self.device)
+
+        return Batch(rows, views, self.candidates[rows], uniform)
+
+    def end_of_pass(self, total: Tensor, mine: Tensor, epoch: int) -> float:
+        if distributed.world() > 1:
+            dist.all_reduce(total)
+            if self.recorded is not None:
+                dist.all_reduce(self.recorded)
+        distributed.bring_together(self.method, mine)
+        distributed.average_buffers(self.model)
+        loss = float(total) / len(self.views)
+        if not math.isfinite(loss):
+            raise TrainingError(
+                f"the loss of epoch {epoch + 1} is {loss} at learning rate {self.scheme.rate(epoch):.3g}: training "
+                "diverged. Try a smaller lr, or look for extreme values in the inputs."
+            )
+        return loss
+
+    def predict_all(self) -> Tensor:
+        """Logits of all training examples: as recorded in the last pass, or by a pass without augmentation."""
+        return predict(self.model, self.views) if self.recorded is None else self.recorded.clone()
+
+    def checkpoint(self) -> None:
+        if self.run is None or distributed.rank() > 0:
+            return
+        self.run.add_metrics(self.history[-1])
+        state = {f"step.{k}": v for k, v in self.bare_step().state_dict().items()}
+        for number, values in self.optimizer.state_dict()["state"].items():
+            state |= {f"optimizer.{number}.{k}": v for k, v in values.items() if v is not None}
+        if self.recorded is not None:
+            state["recorded"] = self.recorded
+        self.run.save_checkpoint(state, epochs=len(self.history))
+
+    def resume(self) -> int:
+        """Take up a checkpoint, if there is one; returns the number of finished epochs."""
+        found = self.run.load_checkpoint() if self.run is not None else None
+        if self.run is None or found is None:
+            return 0
+        state, notes = found
+        self.bare_step().load_state_dict({k[5:]: v for k, v in state.items() if k.startswith("step.")})
+        self.load_optimizer({k[10:]: v for k, v in state.items() if k.startswith("optimizer.")})
+        self.recorded = state["recorded"].to(self.device) if "recorded" in state else None
+        self.history = self.run.keep_metrics(notes["epochs"])
+        return notes["epochs"]
+
+    def load_optimizer(self, tensors: dict[str, Tensor]) -> None:
+        whole = self.optimizer.state_dict()
+        for name, tensor in tensors.items():
+            number, key = name.split(".", 1)
+            whole["state"].setdefault(int(number), {})[key] = tensor
+        self.optimizer.load_state_dict(whole)
+
+    def bare_step(self) -> nn.Module:
+        return self.step.module if isinstance(self.step, nn.parallel.DistributedDataParallel) else self.step
+
+    def close(self) -> None:
+        if self.recorder is not None:
+            self.recorder.handle.remove()
+
+    def farewell(self) -> str:
+        stopped = f"stopped in epoch {len(self.history) + 1} of {self.scheme.epochs}"
+        if self.run is None:
+            return f"{stopped}; nothing was saved, because no run folder was given."
+        kept = f"{len(self.history)} finished epochs are kept in {self.run.folder}"
+        return f"{stopped}; {kept}. Repeat the same command to go on."
+
+
+class Recorder:
+    """Keeps the logits of the first forward pass of each step."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.first: Tensor | None = None
+        self.handle = model.register_forward_hook(self.keep)
+
+    def keep(self, module: nn.Module, inputs: Any, output: Tensor) -> None:
+        if module.training and self.first is None:
+            self.first = output.detach()
+
+    def take(self) -> Tensor | None:
+        first, self.first = self.first, None
+        return first
+
+
+def predict(model: nn.Module, views: Views, batch_size: int = 512) -> Tensor:
+    """Logits of all examples, un-augmented, in evaluation mode; the processes share the work."""
+    was_training = model.training
+    model.eval()
+    rows = torch.arange(len(views))[distributed.local_part(len(views))]
+    with torch.no_grad():
+        parts = [model(views(index, "plain", torch.Generator())) for index in rows.split(batch_size)]
+    model.train(was_training)
+    return distributed.gather(torch.cat(parts))
+
+
+def batches(order: Tensor, batch_size: int) -> Iterator[tuple[Tensor, float]]:
+    """(rows, share of the pass done before them); a last batch too small to be normalised joins the one before."""
+    n = len(order)
+    starts = list(range(0, n, batch_size))
+    if len(starts) > 1 and n - starts[-1] < 2 * distributed.world():
+        starts.pop()
+    for start, stop in zip(starts, [*starts[1:], n], strict=True):
+        yield order[start:stop], start / n
+
+
+@contextmanager
+def seeded(seed: int, stream: int, rng: torch.Generator) -> Iterator[None]:
+    """All randomness inside the block, torch's own included, depends on (seed, stream) alone."""
+    value = int(np.random.SeedSequence([seed, stream]).generate_state(1, np.uint64)[0] >> 1)
+    with torch.random.fork_rng():
+        torch.manual_seed(value)
+        rng.manual_seed(value)
+        yield
+
+
+def find_device(name: str) -> torch.device:
+    """A device by name; "auto" takes a GPU if there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)

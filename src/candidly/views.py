@@ -1,0 +1,436 @@
+"""Augmented views of whole batches, made on the device from data that stay there as one tensor.
+
+Images are handled as (batch, height, width, channel) with values 0..255 and black = 0; only the last step normalises.
+A random view is made of numbers that are drawn for the whole batch and then cut to the part that a process works on.
+What follows treats each image by itself, and makes parameters with + - * / and the square root only: these are exact to
+the last bit wherever an image stands in a batch, so that many processes see the very images that one would see.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from candidly.errors import InputError
+
+KINDS = ("plain", "weak", "strong", "resized", "resized_strong")
+
+Draw = Callable[..., Tensor]  # draw(k): (b, k) uniform numbers in [0, 1); draw(k, torch.randn): normal ones
+
+
+def make_views(X: Any, *, mean: Any = None, std: Any = None, device: str | torch.device = "cpu") -> Views:
+    """Views of images, uint8 of shape (n, h, w) or (n, h, w, 1 or 3), or of a table of finite numbers, (n, d).
+
+    `mean` and `std`, one value per channel (in units of 0..1) or per column, default to those of `X`. Data that are
+    already on the device are not copied: leave them unchanged.
+    """
+    data = _as_tensor(X)
+    kind = ImageViews if data.dtype == torch.uint8 and data.ndim in (3, 4) else TableViews
+    return kind(data, mean=mean, std=std, device=device)
+
+
+class Views(ABC):
+    """`views(index, kind, rng)` is a batch for the net. `shape` is that of one example as the net sees it."""
+
+    shape: tuple[int, ...]
+    data: Tensor
+    mean: Tensor
+    std: Tensor
+
+    @abstractmethod
+    def __init__(self, X: Any, *, mean: Any = None, std: Any = None, device: str | torch.device = "cpu") -> None: ...
+
+    @abstractmethod
+    def _view(self, rows: Tensor, kind: str, draw: Draw) -> Tensor: ...
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __call__(
+        self, index: Tensor, kind: str, rng: torch.Generator | None = None, part: slice = slice(None)
+    ) -> Tensor:
+        """The rows `index[part]` as float32; random numbers come from `rng` (on the CPU) for the whole of `index`."""
+        if kind not in KINDS:
+            raise InputError(f"There is no view named {kind!r}. Choose one of {', '.join(KINDS)}.")
+        device = self.data.device
+        rows = self.data.index_select(0, index[part].to(device))
+
+        def draw(k: int, law: Callable[..., Tensor] = torch.rand) -> Tensor:
+            return law(len(index), k, generator=rng)[part].to(device)
+
+        return self._view(rows, kind, draw)
+
+    def like(self, X: Any) -> Views:
+        """Views of other data of the same shape, such as the test set, with this normalisation."""
+        data, expected = _as_tensor(X), self.data.shape[1:]
+        if expected not in (data.shape[1:], (*data.shape[1:], 1)):
+            raise InputError(
+                f"X is {_describe(data)}; expected n examples of shape {tuple(expected)} each, as in training. "
+                "Bring X to that shape."
+            )
+        return type(self)(data, mean=self.mean, std=self.std, device=self.data.device)
+
+
+class ImageViews(Views):
+    """Views of uint8 images. The net sees (batch, channel, height, width), laid out in memory channels last."""
+
+    def __init__(self, X: Any, *, mean: Any = None, std: Any = None, device: str | torch.device = "cpu") -> None:
+        images = _as_tensor(X)
+        if images.ndim == 3:
+            images = images[..., None]
+        if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[-1] not in (1, 3) or not images.numel():
+            raise InputError(
+                f"X is {_describe(images)}; expected images, uint8 of shape (n, h, w) or (n, h, w, 1 or 3). "
+                "If channels come first, put them last with np.moveaxis(X, 1, -1)."
+            )
+        self.data = images.contiguous().to(device)
+        _, h, w, c = images.shape
+        self.shape = (c, h, w)
+        own_mean, own_std = _pixel_moments(images) if mean is None or std is None else (mean, std)
+        self.mean, self.std = _moments(own_mean if mean is None else mean, own_std if std is None else std, c)
+        # A whole image of factors: the innermost loop then runs over many numbers, not over three.
+        self._factor = (1 / (255 * self.std)).float().expand(h, w, c).contiguous().to(device)
+        self._offset = (self.mean / self.std).float().expand(h, w, c).contiguous().to(device)
+
+    def _view(self, rows: Tensor, kind: str, draw: Draw) -> Tensor:
+        pixels = RECIPES[kind](rows, draw).float().contiguous()
+        return pixels.mul_(self._factor).sub_(self._offset).permute(0, 3, 1, 2)
+
+
+class TableViews(Views):
+    """Views of a table, standardised once. Weak: noise of 0.1 standard deviations; strong: of 0.2, and each feature is
+    set to its mean with probability 0.2. Tables have no resized views: these are the same as weak and strong."""
+
+    def __init__(self, X: Any, *, mean: Any = None, std: Any = None, device: str | torch.device = "cpu") -> None:
+        table = _as_tensor(X)
+        if table.ndim != 2 or table.is_complex() or not table.numel():
+            raise InputError(
+                f"X is {_describe(table)}; expected a table of numbers (n, d), or images, uint8 of shape (n, h, w) or "
+                "(n, h, w, 1 or 3). Turn images with values 0..1 into (255 * X).round().astype('uint8')."
+            )
+        table = table.cpu().double()
+        _check_finite(table)
+        constant = table.amax(0) == table.amin(0)
+        own_std = table.std(0, correction=0).masked_fill(constant, 1)
+        self.mean, self.std = _moments(
+            table.mean(0) if mean is None else mean, own_std if std is None else std, table.shape[1]
+        )
+        self.data = ((table - self.mean) / self.std).float().to(device)
+        self.shape = (table.shape[1],)
+
+    def _view(self, rows: Tensor, kind: str, draw: Draw) -> Tensor:
+        if kind == "plain":
+            return rows
+        noise = draw(rows.shape[1], torch.randn)
+        if kind in ("weak", "resized"):
+            return rows + 0.1 * noise
+        return (rows + 0.2 * noise).masked_fill(draw(rows.shape[1]) < 0.2, 0)
+
+
+# Checks
+
+
+def _as_tensor(X: Any) -> Tensor:
+    if isinstance(X, Tensor):
+        return X.detach()
+    array = np.asarray(X)
+    if array.dtype.kind not in "buif":
+        raise InputError(f"X is {_describe(array)}; expected numbers. Encode text and categories as numbers first.")
+    return torch.from_numpy(np.require(array, requirements=["C", "W"]))
+
+
+def _describe(X: Any) -> str:
+    return f"{str(X.dtype).removeprefix('torch.')} of shape {tuple(X.shape)}"
+
+
+def _check_finite(table: Tensor) -> None:
+    bad = (~table.isfinite()).nonzero()
+    if len(bad):
+        row, column = bad[0].tolist()
+        raise InputError(
+            f"X holds {table[row, column].item()} at row {row}, column {column} ({len(bad)} such cells in all); "
+            "expected finite numbers. Fill these cells in, or leave their rows or columns out."
+        )
+
+
+def _moments(mean: Any, std: Any, width: int) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation as float64 of shape (width,), after a check."""
+    moments = []
+    for name, value in (("mean", mean), ("std", std)):
+        values = torch.as_tensor(value, dtype=torch.float64, device="cpu")
+        wrong = values.shape != (width,) or not values.isfinite().all() or (name == "std" and not (values > 0).all())
+        if wrong:
+            sign = "positive " if name == "std" else ""
+            raise InputError(f"{name} is {value}; expected {width} finite {sign}numbers, one per channel or column.")
+        moments.append(values)
+    return moments[0], moments[1]
+
+
+def _pixel_moments(images: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each channel, in units of 0..1, from the exact histogram."""
+    histogram = torch.stack([torch.bincount(plane.flatten(), minlength=256) for plane in images.unbind(-1)]).double()
+    share = (histogram / histogram.sum(1, keepdim=True)).cpu()
+    level = torch.arange(256, dtype=torch.float64) / 255
+    mean = share @ level
+    std = (share * (level - mean[:, None]) ** 2).sum(1).sqrt()
+    return mean, torch.where(std > 0, std, 1.0)
+
+
+# Recipes: (images, random numbers) -> images
+
+
+def weak(x: Tensor, draw: Draw) -> Tensor:
+    """Crop from a frame of black padding, and flip."""
+    h, w = x.shape[1:3]
+    pad = h // 8
+    row, column = random_window(draw(3), h, w, pad)
+    return take(F.pad(x, (0, 0, pad, pad, pad, pad)), row + pad, column + pad)
+
+
+def strong(x: Tensor, draw: Draw) -> Tensor:
+    """Crop from a mirrored frame, flip, two random operations, Cutout (as CRDPLL, with RandAugment for its policy)."""
+    h, w = x.shape[1:3]
+    row, column = random_window(draw(3), h, w, h // 8)
+    x, matrix = rand_augment(take(x, mirror(row, h), mirror(column, w)), draw(4))
+    return cutout(warp(x, matrix), draw(2))
+
+
+def resized(x: Tensor, draw: Draw) -> Tensor:
+    """Random resized crop, flip, colour jitter, sometimes grey (PiCO's weak view)."""
+    return jitter(warp(x, random_box(draw(5), *x.shape[1:3])), draw(6))
+
+
+def resized_strong(x: Tensor, draw: Draw) -> Tensor:
+    """Random resized crop, flip, two random operations (PiCO's strong view); one resampling in all."""
+    box = random_box(draw(5), *x.shape[1:3])
+    x, matrix = rand_augment(x, draw(4))
+    return warp(x, box @ matrix)
+
+
+RECIPES: dict[str, Callable[[Tensor, Draw], Tensor]] = {
+    "plain": lambda x, draw: x,
+    "weak": weak,
+    "strong": strong,
+    "resized": resized,
+    "resized_strong": resized_strong,
+}
+
+
+def random_window(u: Tensor, h: int, w: int, pad: int) -> tuple[Tensor, Tensor]:
+    """Rows (b, h) and columns (b, w) of a window moved by up to `pad` pixels; half of the windows run right to left."""
+    down, right = ((u[:, :2] * (2 * pad + 1)).long() - pad).T[..., None]
+    row, column = torch.arange(h, device=u.device), torch.arange(w, device=u.device)
+    return row + down, torch.where(u[:, 2:] < 0.5, w - 1 - column, column) + right
+
+
+def mirror(place: Tensor, size: int) -> Tensor:
+    """Reflect at the first and the last pixel: -1 becomes 1, and `size` becomes size - 2."""
+    return size - 1 - (size - 1 - place.abs()).abs()
+
+
+def take(x: Tensor, row: Tensor, column: Tensor) -> Tensor:
+    """The pixels of image i at row[i] and column[i]: one gather for the whole batch."""
+    b, height, width, c = x.shape
+    line = row + height * torch.arange(b, device=x.device)[:, None]
+    pixel = (line * width)[:, :, None] + column[:, None]
+    return x.reshape(-1, c).index_select(0, pixel.flatten()).view(*pixel.shape, c)
+
+
+def cutout(x: Tensor, u: Tensor) -> Tensor:
+    """Blacken a square of half the height around a random pixel; what lies beyond the border is lost."""
+    side = x.shape[1] // 2
+    inside = []
+    for dim in (1, 2):
+        size = x.shape[dim]
+        start = (u[:, dim - 1 : dim] * size).long() - side // 2
+        place = torch.arange(size, device=u.device)
+        inside.append((place >= start) & (place < start + side))
+    return x.masked_fill((inside[0][:, :, None] & inside[1][:, None])[..., None], 0)
+
+
+def rand_augment(x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    """Two operations for each image, each with its own magnitude: colours are changed here, geometry is returned.
+
+    `u` (b, 4) holds two choices and two magnitudes. The matrices (b, 3, 3) are for `warp`, which samples only once.
+    """
+    choices = (u[:, :2] * (len(COLOUR) + len(GEOMETRY))).long()
+    matrix = torch.eye(3, device=x.device).expand(len(x), 3, 3)
+    x = x.clone()
+    for choice, magnitude in zip(choices.T, (2 * u[:, 2:] - 1).T, strict=True):
+        for k, change in enumerate(COLOUR.values()):
+            rows = (choice == k).nonzero()[:, 0]
+            changed = change(x.index_select(0, rows).float(), magnitude[rows, None, None, None])
+            x.index_copy_(0, rows, changed.round_().clamp_(0, 255).byte())
+        for k, move in enumerate(GEOMETRY.values(), start=len(COLOUR)):
+            matrix = matrix @ move(magnitude * (choice == k), *x.shape[1:3])
+    return x, matrix
+
+
+# Operations on colours: x (b, h, w, c) holds whole numbers 0..255, m (b, 1, 1, 1) in -1..1, and 0 changes nothing.
+# The result is rounded and clamped by the caller.
+
+LUMA = (0.299, 0.587, 0.114)
+YIQ = np.array([LUMA, (0.596, -0.274, -0.322), (0.211, -0.523, 0.312)])  # grey level, and two axes of colour
+QUARTER_TURN = np.linalg.inv(YIQ) @ [[0, 0, 0], [0, 0, -1], [0, 1, 0]] @ YIQ  # of the colour, without its grey level
+
+
+def grey(x: Tensor) -> Tensor:
+    return (x * x.new_tensor(LUMA)).sum(-1, keepdim=True) if x.shape[-1] == 3 else x
+
+
+def mean_grey(x: Tensor) -> Tensor:
+    """Mean grey level of each image, as a whole number: so that the order of summation does not matter."""
+    return grey(x.mean((1, 2), keepdim=True, dtype=torch.float64)).round().float()
+
+
+def depart(origin: Tensor | float, x: Tensor, m: Tensor) -> Tensor:
+    """Move x away from the origin (m > 0) or towards it (m < 0), by at most nine tenths."""
+    return origin + (1 + 0.9 * m) * (x - origin)
+
+
+def smooth(x: Tensor) -> Tensor:
+    """3 x 3 mean with weight 5 in the middle; the border stays as it is."""
+    h, w = x.shape[1:3]
+    if min(h, w) < 3:
+        return x
+    inner = 4 * x[:, 1:-1, 1:-1]
+    for i in range(3):
+        for j in range(3):
+            inner = inner + x[:, i : h - 2 + i, j : w - 2 + j]
+    smoothed = x.clone()
+    smoothed[:, 1:-1, 1:-1] = inner / 13
+    return smoothed
+
+
+def posterize(x: Tensor, m: Tensor) -> Tensor:
+    """Drop up to four of the eight bits."""
+    step = (1 << (4 * m.abs()).round().int()).float()
+    return (x / step).floor() * step
+
+
+def solarize(x: Tensor, m: Tensor) -> Tensor:
+    """Invert what is brighter than a threshold that falls from 256 to 0."""
+    return torch.where(x >= 256 * (1 - m.abs()), 255 - x, x)
+
+
+def stretch(x: Tensor) -> Tensor:
+    """Autocontrast: each channel's darkest value becomes 0 and its brightest 255."""
+    low, high = x.amin((1, 2), keepdim=True), x.amax((1, 2), keepdim=True)
+    return torch.where(high > low, (x - low) * 255 / (high - low).clamp(min=1), x)
+
+
+def equalize(x: Tensor) -> Tensor:
+    """Make the histogram of each channel as flat as can be, by Pillow's definition."""
+    b, h, w, c = x.shape
+    level = x.permute(0, 3, 1, 2).reshape(b * c, h * w).long()
+    slot = torch.arange(b * c, device=x.device)[:, None] * 256
+    count = torch.bincount((level + slot).flatten(), minlength=b * c * 256).view(b * c, 256)
+    brightest = count.gather(1, level.amax(1, keepdim=True))
+    step = (h * w - brightest) // 255
+    below = count.cumsum(1) - count
+    table = ((below + step // 2) // step.clamp(min=1)).clamp(max=255)
+    equal = torch.where(step > 0, table.gather(1, level), level)
+    return equal.view(b, c, h, w).permute(0, 2, 3, 1).to(x.dtype)
+
+
+COLOUR: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "brightness": lambda x, m: depart(0, x, m),
+    "contrast": lambda x, m: depart(mean_grey(x), x, m),
+    "saturation": lambda x, m: depart(grey(x), x, m),
+    "sharpness": lambda x, m: depart(smooth(x), x, m),
+    "posterize": posterize,
+    "solarize": solarize,
+    "invert": lambda x, m: torch.where(m != 0, 255 - x, x),
+    "autocontrast": lambda x, m: torch.where(m != 0, stretch(x), x),
+    "equalize": lambda x, m: torch.where(m != 0, equalize(x), x),
+}
+
+
+def jitter(x: Tensor, u: Tensor) -> Tensor:
+    """Brightness, contrast, saturation (each within 40 %) and hue (36 degrees) with prob. 0.8; grey with prob. 0.2.
+
+    Saturation, hue and grey are one linear map of the colours, as in the YIQ model; all apply in this fixed order.
+    """
+    change = (2 * u[:, 1:5] - 1) * (u[:, :1] < 0.8)
+    brightness, contrast, saturation = (1 + 0.4 * change[:, :3]).T[..., None, None, None]
+    middle = mean_grey(x)
+    if x.shape[-1] == 3:
+        saturation = saturation.where(u[:, 5, None, None, None] >= 0.2, 0)
+        x = mix(x, colour_matrix(saturation[..., 0], change[:, 3, None, None]))
+    return (brightness * (middle + contrast * (x - middle))).clamp(0, 255)
+
+
+def colour_matrix(saturation: Tensor, m: Tensor) -> Tensor:
+    """Keep the grey level, turn the colour by about 36 m degrees, and scale it: (b, 3, 3)."""
+    luma = m.new_tensor(LUMA).expand(3, 3)
+    colour = torch.eye(3, device=m.device) - luma
+    cos, sin = cos_sin(m, 0.3249)  # tan(36 deg / 2)
+    return luma + saturation * (cos * colour + sin * m.new_tensor(QUARTER_TURN))
+
+
+def mix(x: Tensor, matrix: Tensor) -> Tensor:
+    """Multiply the colour of each pixel by the matrix (b, 3, 3) of its image, one plane after the other."""
+    planes = x.permute(0, 3, 1, 2)
+    terms = [matrix[:, :, k, None, None] * planes[:, k : k + 1] for k in range(3)]
+    return (terms[0] + terms[1] + terms[2]).permute(0, 2, 3, 1)
+
+
+# Geometry: matrices (b, 3, 3) that send a place (x, y, 1) of the result to its place in the source, in pixels from the
+# centre; m (b,) in -1..1, and 0 changes nothing.
+
+
+def affine(m: Tensor, **entries: Tensor) -> Tensor:
+    """[[xx, xy, x1], [yx, yy, y1], [0, 0, 1]] for each element of m; entries not given are those of the unit matrix."""
+    matrix = torch.eye(3, device=m.device).repeat(len(m), 1, 1)
+    for name, value in entries.items():
+        matrix[:, "xy".index(name[0]), "xy1".index(name[1])] = value
+    return matrix
+
+
+def cos_sin(m: Tensor, tan_half: float) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of an angle whose half has the tangent `m * tan_half`: nearly proportional to m."""
+    t = m * tan_half
+    return (1 - t * t) / (1 + t * t), 2 * t / (1 + t * t)
+
+
+def rotation(m: Tensor, h: int, w: int) -> Tensor:
+    cos, sin = cos_sin(m, 0.2679)  # tan(30 deg / 2)
+    return affine(m, xx=cos, xy=-sin, yx=sin, yy=cos)
+
+
+GEOMETRY: dict[str, Callable[[Tensor, int, int], Tensor]] = {
+    "rotate": rotation,
+    "shear_x": lambda m, h, w: affine(m, xy=0.3 * m),
+    "shear_y": lambda m, h, w: affine(m, yx=0.3 * m),
+    "translate_x": lambda m, h, w: affine(m, x1=0.3 * w * m),
+    "translate_y": lambda m, h, w: affine(m, y1=0.3 * h * m),
+}
+
+
+def random_box(u: Tensor, h: int, w: int) -> Tensor:
+    """Box of 0.2 to 1 of the area, ratio of width to height 3/4 to 4/3, anywhere in the image; half are flipped."""
+    area = (0.2 + 0.8 * u[:, 0]) * (h * w)
+    v = (2 * u[:, 1] - 1) / 7
+    ratio = (1 + v) / (1 - v)  # very nearly log-uniform
+    width, height = (area * ratio).sqrt().clamp(max=w), (area / ratio).sqrt().clamp(max=h)
+    flip = torch.where(u[:, 4] < 0.5, -1.0, 1.0)
+    x1, y1 = (u[:, 2] - 0.5) * (w - width), (u[:, 3] - 0.5) * (h - height)
+    return affine(area, xx=flip * width / w, x1=x1, yy=height / h, y1=y1)
+
+
+def warp(x: Tensor, matrix: Tensor) -> Tensor:
+    """Sample each image through its matrix (see `affine`), bilinearly; places beyond the image are black."""
+    h, w = x.shape[1:3]
+    across = torch.arange(w, device=x.device) - (w - 1) / 2
+    down = torch.arange(h, device=x.device)[:, None] - (h - 1) / 2
+    m = matrix[:, :2] * torch.tensor([2 / w, 2 / h], device=x.device)[:, None]  # the image spans -1..1
+    place = m[:, :, 0, None, None] * across + (m[:, :, 1, None, None] * down + m[:, :, 2, None, None])
+    source = x.permute(0, 3, 1, 2).float()
+    sampled = F.grid_sample(source, place.permute(0, 2, 3, 1), padding_mode="border", align_corners=False)
+    return sampled.masked_fill_((place.abs() > 1).any(1, keepdim=True), 0).permute(0, 2, 3, 1)

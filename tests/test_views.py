@@ -1,0 +1,439 @@
+"""Views: values by hand, laws of randomness, and independence of how a batch is divided among processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from candidly.errors import InputError
+from candidly.views import (
+    COLOUR,
+    GEOMETRY,
+    KINDS,
+    ImageViews,
+    TableViews,
+    colour_matrix,
+    jitter,
+    make_views,
+    mirror,
+    mix,
+    random_box,
+    warp,
+)
+
+CIFAR = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2023, 0.1994, 0.2010)}
+
+
+def rng(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def random_images(n: int, *shape: int, seed: int = 0, low: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(low, 256, (n, *shape), dtype=np.uint8)
+
+
+def pixels(views: ImageViews, batch: Tensor) -> np.ndarray:
+    """Back from what the net sees to (n, h, w, c) in 0..255."""
+    return ((batch.permute(0, 2, 3, 1).double() * views.std + views.mean) * 255).numpy()
+
+
+DATA = {
+    "colour": random_images(40, 16, 16, 3),
+    "grey": random_images(40, 16, 16),
+    "tiny": random_images(40, 8, 8, 3),
+    "oblong": random_images(40, 12, 20, 3),
+    "table": np.random.default_rng(0).normal(3, 2, (40, 7)),
+}
+
+
+# Laws of every kind on every sort of data
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", DATA)
+def test_parts_equal_the_whole_bit_for_bit(name: str, kind: str) -> None:
+    views, index = make_views(DATA[name]), torch.randperm(40, generator=rng())[:37]
+    whole = views(index, kind, rng(5))
+    for cuts in ([0, 18, 37], [0, 1, 1, 9, 36, 37]):
+        parts = [views(index, kind, rng(5), slice(a, b)) for a, b in zip(cuts, cuts[1:], strict=False)]
+        assert torch.equal(torch.cat(parts), whole)
+
+
+def test_parts_equal_the_whole_for_batches_that_are_worked_on_by_several_threads() -> None:
+    views, index = make_views(random_images(300, 32, 32, 3)), torch.arange(300)
+    for kind in KINDS:
+        parts = [views(index, kind, rng(1), part) for part in (slice(0, 1), slice(1, 128), slice(128, None))]
+        assert torch.equal(torch.cat(parts), views(index, kind, rng(1)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", DATA)
+def test_views_are_reproducible_finite_and_leave_the_data_alone(name: str, kind: str) -> None:
+    data = DATA[name].copy()
+    views, index = make_views(data), torch.tensor([3, 1, 1, 39])
+    batch = views(index, kind, rng(7))
+    assert batch.dtype == torch.float32
+    assert batch.shape == (4, *views.shape)
+    assert batch.isfinite().all()
+    assert torch.equal(batch, views(index, kind, rng(7)))
+    assert torch.equal(batch, views(index, kind, rng(8))) == (kind == "plain")
+    assert torch.equal(views(index, "plain"), make_views(DATA[name])(index, "plain"))
+    np.testing.assert_array_equal(data, DATA[name])
+    if name != "table":
+        assert batch.is_contiguous(memory_format=torch.channels_last)
+        assert pixels(views, batch).min() > -1e-3
+        assert pixels(views, batch).max() < 255.001
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_shape_length_and_like(name: str) -> None:
+    views = make_views(DATA[name][:30])
+    shapes = {"colour": (3, 16, 16), "grey": (1, 16, 16), "tiny": (3, 8, 8), "oblong": (3, 12, 20), "table": (7,)}
+    assert (len(views), views.shape) == (30, shapes[name])
+    other = views.like(DATA[name][10:])
+    assert type(other) is type(views)
+    assert torch.equal(other(torch.arange(20), "plain"), views(torch.arange(10, 30), "plain"))
+    with pytest.raises(InputError, match="as in training"):
+        views.like(DATA[name][:, :5])
+
+
+# Images
+
+
+def test_plain_is_normalised_by_the_given_moments() -> None:
+    X = random_images(5, 4, 6, 3)
+    batch = make_views(X, **CIFAR)(torch.tensor([4, 0]), "plain")
+    expected = (X[[4, 0]] / 255 - np.array(CIFAR["mean"])) / np.array(CIFAR["std"])
+    np.testing.assert_allclose(batch.numpy(), expected.transpose(0, 3, 1, 2), atol=2e-6)
+
+
+def test_own_moments_give_mean_zero_and_deviation_one() -> None:
+    X = random_images(50, 6, 6, 3) // np.array([1, 2, 4], dtype=np.uint8)
+    views = make_views(X)
+    np.testing.assert_allclose(views.mean, X.mean((0, 1, 2)) / 255, rtol=1e-12)
+    np.testing.assert_allclose(views.std, X.std((0, 1, 2)) / 255, rtol=1e-12)
+    batch = views(torch.arange(50), "plain")
+    np.testing.assert_allclose(batch.mean((0, 2, 3)), 0, atol=1e-5)
+    np.testing.assert_allclose(batch.std((0, 2, 3), correction=0), 1, atol=1e-5)
+    assert make_views(np.full((2, 4, 4), 7, np.uint8)).std.tolist() == [1]
+
+
+def crops(padded: np.ndarray, h: int, w: int) -> list[bytes]:
+    """All windows and their mirror images, by a naive loop."""
+    places = [(i, j) for i in range(padded.shape[0] - h + 1) for j in range(padded.shape[1] - w + 1)]
+    windows = [padded[i : i + h, j : j + w] for i, j in places]
+    return [np.ascontiguousarray(v).tobytes() for window in windows for v in (window, window[:, ::-1])]
+
+
+def test_weak_views_are_the_crops_of_the_padded_image_equally_often() -> None:
+    X = random_images(1, 16, 16, 3, low=1)
+    views = make_views(X)
+    batch = pixels(views, views(torch.zeros(5000, dtype=torch.long), "weak", rng())).round().astype(np.uint8)
+    possible = crops(np.pad(X[0], ((2, 2), (2, 2), (0, 0))), 16, 16)
+    assert len(set(possible)) == 5 * 5 * 2
+    place, count = np.unique([possible.index(image.tobytes()) for image in batch], return_counts=True)
+    assert place.tolist() == list(range(50))
+    assert ((count - 100) ** 2 / 100).sum() < 85.4  # chi-squared, 49 degrees of freedom, p = 0.001
+
+
+def test_padding_is_black_and_four_pixels_wide_at_32() -> None:
+    views = make_views(np.full((1, 32, 32, 3), 200, np.uint8), **CIFAR)
+    batch = pixels(views, views(torch.zeros(500, dtype=torch.long), "weak", rng())).round()
+    assert np.unique(batch).tolist() == [0, 200]
+    black_rows = (batch[:, :, 16, 0] == 0).sum(1)
+    assert set(black_rows.tolist()) == {0, 1, 2, 3, 4}
+
+
+def test_mirror_is_numpys_reflection() -> None:
+    place = mirror(torch.arange(-4, 11), 7)
+    assert place.tolist() == np.pad(np.arange(7), 4, mode="reflect").tolist()
+
+
+def test_cutout_blackens_at_most_a_square_of_half_the_height(monkeypatch: pytest.MonkeyPatch) -> None:
+    for table in (COLOUR, GEOMETRY):  # leave only crop, flip and Cutout
+        for name in table:
+            still = torch.eye(3)
+            monkeypatch.setitem(
+                table, name, (lambda x, m: x) if table is COLOUR else (lambda m, h, w: still.expand(len(m), 3, 3))
+            )
+    views = make_views(np.full((1, 32, 32, 3), 100, np.uint8), **CIFAR)
+    batch = pixels(views, views(torch.zeros(2000, dtype=torch.long), "strong", rng()))
+    assert np.unique(batch.round(3)).tolist() == [0, 100]
+    area = (batch.round()[..., 0] == 0).sum((1, 2))
+    assert (area.min(), area.max()) == (64, 256)  # the centre in a corner; the whole square inside
+    share = 1 - (7 + 8) / 2 * 16 / (2 * 32 * 16)  # mean share of 16 rows that lie inside, by counting the 32 centres
+    inside = np.mean([min(c + 8, 32) - max(c - 8, 0) for c in range(32)])
+    assert inside == pytest.approx(16 * share, abs=0.2)
+    assert area.mean() == pytest.approx(inside**2, rel=0.02)
+
+
+def test_strong_views_have_a_black_square_and_change_every_image() -> None:
+    views = make_views(random_images(64, 32, 32, 3, low=1), **CIFAR)
+    batch = pixels(views, views(torch.arange(64), "strong", rng()))
+    black = (np.abs(batch) < 1e-3).all(-1).sum((1, 2))
+    assert black.min() >= 64
+    assert len(np.unique(batch.reshape(64, -1), axis=0)) == 64
+
+
+# Operations on colours
+
+
+def colour(name: str, x: np.ndarray, m: float) -> np.ndarray:
+    """One image (h, w, c) through one operation, rounded as the caller does."""
+    batch = COLOUR[name](torch.from_numpy(x)[None].float(), torch.full((1, 1, 1, 1), m))
+    return batch.round().clamp(0, 255)[0].numpy()
+
+
+@pytest.mark.parametrize("name", COLOUR)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_magnitude_zero_changes_nothing(name: str, channels: int) -> None:
+    x = random_images(1, 9, 9, channels)[0]
+    np.testing.assert_array_equal(colour(name, x, 0.0), x)
+    if not (name == "saturation" and channels == 1):  # a grey image has no colour to change
+        assert (colour(name, x // 2 + 20, 0.7) != x // 2 + 20).any()
+    else:
+        np.testing.assert_array_equal(colour(name, x, 0.7), x)
+
+
+def grey_row(*values: int) -> np.ndarray:
+    return np.array(values, dtype=np.uint8)[None, :, None]
+
+
+@pytest.mark.parametrize(
+    ("name", "m", "before", "after"),
+    [
+        ("brightness", 0.5, (0, 100, 200), (0, 145, 255)),
+        ("brightness", -1.0, (0, 100, 200), (0, 10, 20)),
+        ("contrast", -1.0, (0, 100, 200), (90, 100, 110)),
+        ("contrast", 0.5, (0, 100, 140), (0, 109, 167)),  # around the mean, 80
+        ("posterize", 1.0, (0, 15, 16, 255), (0, 0, 16, 240)),
+        ("posterize", -0.5, (3, 4, 130), (0, 4, 128)),
+        ("solarize", 0.5, (0, 127, 128, 255), (0, 127, 127, 0)),
+        ("solarize", -1.0, (0, 127, 255), (255, 128, 0)),
+        ("invert", 0.1, (0, 100, 255), (255, 155, 0)),
+        ("autocontrast", 0.1, (50, 50, 90, 60), (0, 0, 255, 64)),
+        ("autocontrast", 1.0, (77, 77, 77), (77, 77, 77)),
+        ("equalize", 1.0, (10, 20, 20), (10, 20, 20)),  # fewer than 255 pixels: Pillow leaves them alone
+    ],
+)
+def test_colour_operation_by_hand(name: str, m: float, before: tuple[int, ...], after: tuple[int, ...]) -> None:
+    assert colour(name, grey_row(*before), m).ravel().tolist() == list(after)
+
+
+def test_autocontrast_works_on_each_channel() -> None:
+    x = np.array([[[0, 10, 7], [255, 30, 7]]], dtype=np.uint8)
+    assert colour("autocontrast", x, 1.0).tolist() == [[[0, 0, 7], [255, 255, 7]]]
+
+
+def test_saturation_moves_colours_towards_their_grey_level() -> None:
+    x = np.array([[[200, 100, 50]]], dtype=np.uint8)
+    level = 0.299 * 200 + 0.587 * 100 + 0.114 * 50
+    expected = np.round(level + 0.1 * (x - level))
+    np.testing.assert_array_equal(colour("saturation", x, -1.0), expected)
+
+
+def test_sharpness_by_hand() -> None:
+    x = np.zeros((5, 5, 1), dtype=np.uint8)
+    x[2, 2] = 130
+    soft = colour("sharpness", x, -1.0)[..., 0]  # smoothed: 50 in the middle, 10 around; a tenth of x remains
+    assert soft[2].tolist() == [0, 9, 58, 9, 0]
+    assert colour("sharpness", x, 1.0)[2, 2, 0] == 202  # 50 + 1.9 * 80
+    assert colour("sharpness", grey_row(1, 200), 1.0).ravel().tolist() == [1, 200]
+
+
+def naive_equalize(plane: np.ndarray) -> np.ndarray:
+    """Pillow's ImageOps.equalize for one channel, as it is written there."""
+    histogram = [int((plane == v).sum()) for v in range(256)]
+    filled = [count for count in histogram if count]
+    step = (sum(filled) - filled[-1]) // 255
+    if len(filled) <= 1 or step == 0:
+        return plane
+    table, n = [], step // 2
+    for count in histogram:
+        table.append(min(n // step, 255))
+        n += count
+    return np.array(table)[plane]
+
+
+@pytest.mark.parametrize("low", [0, 180, 255])
+def test_equalize_is_pillows(low: int) -> None:
+    x = random_images(1, 32, 24, 3, low=low)[0]
+    x[..., 1] = x[..., 1] // 4
+    expected = np.stack([naive_equalize(x[..., k]) for k in range(3)], axis=-1)
+    np.testing.assert_array_equal(colour("equalize", x, 1.0), expected)
+
+
+# Geometry
+
+
+@pytest.mark.parametrize("name", GEOMETRY)
+def test_geometry_of_magnitude_zero_changes_nothing(name: str) -> None:
+    matrix = GEOMETRY[name](torch.zeros(2), 12, 20)
+    assert torch.equal(matrix, torch.eye(3).expand(2, 3, 3))
+    x = torch.from_numpy(DATA["oblong"][:2])
+    np.testing.assert_allclose(warp(x, matrix), x, atol=2e-3)
+
+
+def moved(name: str, m: float, x: np.ndarray) -> np.ndarray:
+    h, w = x.shape
+    result = warp(torch.from_numpy(x)[None, :, :, None], GEOMETRY[name](torch.tensor([m]), h, w))
+    return result[0, :, :, 0].numpy()
+
+
+def test_translation_by_whole_pixels_leaves_black_behind() -> None:
+    x = random_images(1, 20, 10, low=1)[0]
+    np.testing.assert_allclose(moved("translate_x", 1.0, x), np.pad(x[:, 3:], ((0, 0), (0, 3))), atol=1e-3)
+    np.testing.assert_allclose(moved("translate_y", -1.0, x), np.pad(x[:-6], ((6, 0), (0, 0))), atol=1e-3)
+
+
+def test_shear_moves_each_row_by_its_height() -> None:
+    x = np.zeros((21, 21), dtype=np.uint8)
+    x[:, 10] = 100  # a vertical line through the centre
+    sheared = moved("shear_x", 1.0, x)
+    centre = (sheared * np.arange(21)).sum(1) / sheared.sum(1)
+    np.testing.assert_allclose(centre, 10 - 0.3 * (np.arange(21) - 10), atol=1e-4)
+    np.testing.assert_allclose(moved("shear_y", 1.0, x.T), sheared.T, atol=1e-3)
+
+
+def test_rotation_is_one_of_thirty_degrees_also_for_oblong_images() -> None:
+    matrix = GEOMETRY["rotate"](torch.tensor([1.0, -1.0]), 12, 20)
+    cos, sin = np.cos(np.pi / 6), np.sin(np.pi / 6)
+    np.testing.assert_allclose(matrix[0, :2, :2], [[cos, -sin], [sin, cos]], atol=1e-3)
+    np.testing.assert_allclose(matrix[0] @ matrix[1], np.eye(3), atol=1e-6)
+
+
+def test_random_boxes_lie_in_the_image_and_have_the_right_areas_and_ratios() -> None:
+    h, w = 32, 32
+    box = random_box(torch.rand(20_000, 5, generator=rng()), h, w)
+    width, height = box[:, 0, 0].abs() * w, box[:, 1, 1] * h
+    assert (box[:, 0, 2].abs() + width / 2 <= w / 2 + 1e-4).all()
+    assert (box[:, 1, 2].abs() + height / 2 <= h / 2 + 1e-4).all()
+    area, ratio = width * height / (h * w), (width / height).log()
+    assert area.min() >= 0.2 - 1e-4
+    assert area.mean() == pytest.approx(0.6, abs=0.02)  # a little less: long boxes are clipped at the border
+    assert ratio.abs().max() <= np.log(4 / 3) + 1e-4
+    assert (box[:, 0, 0] < 0).float().mean() == pytest.approx(0.5, abs=0.02)
+
+
+def test_resized_views_of_a_flat_image_have_no_dark_rim() -> None:
+    x = torch.full((50, 16, 16, 3), 90, dtype=torch.uint8)
+    box = random_box(torch.rand(50, 5, generator=rng()), 16, 16)
+    np.testing.assert_allclose(warp(x, box), 90, atol=1e-3)
+
+
+# Colour jitter
+
+
+def test_hue_keeps_the_grey_level_and_turns_by_36_degrees() -> None:
+    matrix = colour_matrix(torch.ones(2, 1, 1), torch.tensor([1.0, 0.0])[:, None, None])
+    luma = torch.tensor([0.299, 0.587, 0.114])
+    np.testing.assert_allclose(luma @ matrix[0], luma, atol=1e-6)
+    np.testing.assert_allclose(matrix[0] @ torch.ones(3), 1, atol=1e-6)
+    np.testing.assert_allclose(matrix[1], np.eye(3), atol=1e-6)
+    ten_times = torch.linalg.matrix_power(matrix[0].double(), 10)  # a full turn
+    np.testing.assert_allclose(ten_times, np.eye(3), atol=2e-3)
+
+
+def test_jitter_by_hand() -> None:
+    x = torch.tensor([[[[200.0, 100.0, 50.0], [100.0, 100.0, 100.0]]]])
+    off, dark, flat, pale = (0.9, 1, 1, 1, 1, 0.5), (0, 0, 0.5, 0.5, 0.5, 0.5), (0, 0.5, 0, 0.5, 0.5, 0.5), (0, 0.5, 0.5, 0.5, 0.5, 0.1)  # fmt: skip
+    result = jitter(x.repeat(4, 1, 1, 1), torch.tensor([off, dark, flat, pale], dtype=torch.float32))
+    middle = round((0.299 * 200 + 0.587 * 100 + 0.114 * 50 + 100) / 2)
+    np.testing.assert_allclose(result[0], x[0], atol=1e-3)
+    np.testing.assert_allclose(result[1], 0.6 * x[0], atol=1e-3)
+    np.testing.assert_allclose(result[2], middle + 0.6 * (x[0] - middle), atol=1e-3)
+    np.testing.assert_allclose(result[3, 0, 0], [124.2] * 3, atol=1e-3)
+
+
+def test_grey_with_probability_a_fifth() -> None:
+    u = torch.rand(4000, 6, generator=rng())
+    result = jitter(torch.tensor([90.0, 60.0, 120.0]).expand(4000, 2, 2, 3), u)
+    is_grey = (result.amax(-1) - result.amin(-1)).amax((1, 2)) < 1e-3
+    assert is_grey.float().mean() == pytest.approx(0.2, abs=0.02)
+
+
+def test_mix_multiplies_each_pixel_by_the_matrix_of_its_image() -> None:
+    x, matrix = torch.rand(3, 4, 5, 3, generator=rng()), torch.rand(3, 3, 3, generator=rng(1))
+    np.testing.assert_allclose(mix(x, matrix), torch.einsum("bij,bhwj->bhwi", matrix, x), atol=1e-6)
+
+
+# Tables
+
+
+def test_tables_are_standardised() -> None:
+    X = np.array([[1, 5, 0], [3, 5, 4], [5, 5, 8]])
+    batch = make_views(X)(torch.tensor([0, 2]), "plain")
+    root = np.sqrt(1.5)
+    np.testing.assert_allclose(batch, [[-root, 0, -root], [root, 0, root]], rtol=1e-6)
+    given = make_views(X, mean=[1, 1, 1], std=[2, 4, 8])(torch.tensor([1]), "plain")
+    assert given.tolist() == [[1, 1, 0.375]]
+
+
+def test_constant_columns_and_large_offsets_stay_exact() -> None:
+    X = np.column_stack([np.full(30, 0.1), 1e9 + np.arange(30)])
+    batch = make_views(X)(torch.arange(30), "plain").numpy()
+    np.testing.assert_allclose(batch[:, 0], 0, atol=1e-12)
+    np.testing.assert_allclose(batch[:, 1], (np.arange(30) - 14.5) / np.arange(30).std(), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("kind", "noise", "dropped"), [("weak", 0.1, 0.0), ("strong", 0.2, 0.2)])
+def test_noise_and_dropout_of_tables(kind: str, noise: float, dropped: float) -> None:
+    views = make_views(np.random.default_rng(0).normal(3, 2, (2000, 10)))
+    index = torch.arange(2000)
+    plain, batch = views(index, "plain"), views(index, kind, rng())
+    gone = batch == 0
+    assert gone.float().mean() == pytest.approx(dropped, abs=0.01)
+    assert (batch - plain)[~gone].std() == pytest.approx(noise, rel=0.03)
+    assert (batch - plain)[~gone].mean() == pytest.approx(0, abs=0.01)
+    same = {"weak": "resized", "strong": "resized_strong"}[kind]
+    assert torch.equal(views(index, same, rng()), batch)
+
+
+# Inputs
+
+
+def test_make_views_picks_by_type_and_shape() -> None:
+    assert isinstance(make_views(random_images(3, 8, 8)), ImageViews)
+    assert isinstance(make_views(torch.zeros(3, 8, 8, 1, dtype=torch.uint8)), ImageViews)
+    assert isinstance(make_views(random_images(3, 8)), TableViews)
+    assert isinstance(make_views([[1, 2], [3, 4.5]]), TableViews)
+    read_only = random_images(3, 8, 8)
+    read_only.flags.writeable = False
+    assert len(make_views(read_only[::-1])) == 3
+
+
+@pytest.mark.parametrize(
+    ("X", "message"),
+    [
+        (np.zeros((2, 3, 8, 8), np.uint8), r"uint8 of shape \(2, 3, 8, 8\).*moveaxis"),
+        (np.zeros((2, 8, 8, 3)), r"float64 of shape \(2, 8, 8, 3\).*255 \* X"),
+        (np.zeros(5), r"float64 of shape \(5,\)"),
+        (np.zeros((0, 8, 8), np.uint8), r"shape \(0, 8, 8\)"),
+        (np.zeros((0, 8)), r"shape \(0, 8\)"),
+        (np.array([["a", "b"]]), "expected numbers"),
+        ([[1, 2, 3], [4, float("nan"), 6]], "nan at row 1, column 1 .1 such"),
+        ([[1, 2, 3], [4, 5, -float("inf")]], "-inf at row 1, column 2"),
+    ],
+)
+def test_wrong_data_are_named(X: object, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make_views(X)
+
+
+def test_wrong_settings_are_named() -> None:
+    with pytest.raises(InputError, match=r"'week'.*plain, weak, strong, resized, resized_strong"):
+        make_views(random_images(2, 8, 8))(torch.arange(2), "week", rng())
+    with pytest.raises(InputError, match="mean is 0.5; expected 3 finite numbers"):
+        make_views(random_images(2, 8, 8, 3), mean=0.5)
+    with pytest.raises(InputError, match="std is .1, 0.; expected 2 finite positive numbers"):
+        make_views([[1, 2], [3, 4]], std=[1, 0])
+
+
+def test_no_image_library_is_imported() -> None:
+    code = "import sys, candidly.views; print([m for m in ('torchvision', 'kornia', 'PIL') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
