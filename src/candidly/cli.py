@@ -40,7 +40,7 @@ def demo(
     q: Annotated[float, typer.Option(help="Probability that a wrong label joins a candidate set.")] = 0.1,
     tau: Annotated[tuple[float, float], typer.Option(help="Closed share, and open share, of the known examples.")] = (0.2, 0.4),
     seed: Annotated[int, typer.Option(help="Decides the data and the training.")] = 0,
-    epochs: Annotated[int, typer.Option(help="Length of each of the three trainings.")] = 100,
+    epochs: Annotated[int, typer.Option(help="Length of each of the three trainings.")] = 60,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Setting of ooc, as name=value; may be repeated.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:

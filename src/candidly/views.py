@@ -81,12 +81,11 @@ class ImageViews(Views):
     """Views of uint8 images. The net sees (batch, channel, height, width), laid out in memory channels last."""
 
     def __init__(self, X: Any, *, mean: Any = None, std: Any = None, device: str | torch.device = "cpu") -> None:
-        images = _as_tensor(X)
-        if images.ndim == 3:
-            images = images[..., None]
+        given = _as_tensor(X)
+        images = given[..., None] if given.ndim == 3 else given
         if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[-1] not in (1, 3) or not images.numel():
             raise InputError(
-                f"X is {_describe(images)}; expected images, uint8 of shape (n, h, w) or (n, h, w, 1 or 3). "
+                f"X is {_describe(given)}; expected images, uint8 of shape (n, h, w) or (n, h, w, 1 or 3). "
                 "If channels come first, put them last with np.moveaxis(X, 1, -1)."
             )
         self.data = images.contiguous().to(device)
@@ -121,7 +120,7 @@ class TableViews(Views):
         self.mean, self.std = _moments(
             table.mean(0) if mean is None else mean, own_std if std is None else std, table.shape[1]
         )
-        self.data = ((table - self.mean) / self.std).float().to(device)
+        self.data = ((table - self.mean) / self.std).to(device, torch.get_default_dtype())
         self.shape = (table.shape[1],)
 
     def _view(self, rows: Tensor, kind: str, draw: Draw) -> Tensor:

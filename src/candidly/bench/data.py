@@ -1,0 +1,78 @@
+"""Benchmark problems: known examples with corrupted candidate sets, open examples among them, and a test set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from candidly.corruption import CLOSED, NORMAL, OPEN, Truth, corrupt
+from candidly.selection import Rates, Selection
+from candidly.sets import CandidateSets
+
+
+@dataclass(frozen=True)
+class Source:
+    """Clean data: known examples to train on, a pool of open ones, and test examples of the known classes."""
+
+    X: np.ndarray
+    y: np.ndarray
+    pool: np.ndarray
+    X_test: np.ndarray
+    y_test: np.ndarray
+    classes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a method trains on (`X`, `candidates`), and what only the metrics see (`truth`, `test`)."""
+
+    X: np.ndarray
+    candidates: CandidateSets
+    truth: Truth
+    test: tuple[np.ndarray, np.ndarray]
+
+    @property
+    def rates(self) -> Rates:
+        """The true shares of closed and open examples."""
+        return Rates(self.truth.manifest["closed_share"], self.truth.manifest["open_share"])
+
+
+def make_problem(source: Source, *, q: float, tau1: float, tau2: float, seed: int, **options: Any) -> Problem:
+    """Corrupt a source."""
+    settings = {"q": q, "tau1": tau1, "tau2": tau2, "seed": seed, "pool": len(source.pool), **options}
+    candidates, truth = corrupt(source.y, len(source.classes), **settings)
+    X = np.concatenate([source.X, source.pool])[truth.source]
+    return Problem(X, candidates, truth, (source.X_test, source.y_test))
+
+
+def supervised_problem(problem: Problem) -> Problem:
+    """The same known examples with their true labels alone: what could be reached without any ambiguity."""
+    known = problem.truth.kinds != OPEN
+    truth = problem.truth
+    labels = truth.labels[known]
+    manifest = {**truth.manifest, "closed_share": 0.0, "open_share": 0.0}
+    clean = Truth(labels, np.full(len(labels), NORMAL, dtype=truth.kinds.dtype), truth.source[known], manifest)
+    return Problem(problem.X[known], CandidateSets(labels, classes=problem.candidates.n_classes), clean, problem.test)
+
+
+def true_selection(truth: Truth) -> Selection:
+    """The selection an oracle would make."""
+    return Selection(*(truth.kinds == kind for kind in (NORMAL, CLOSED, OPEN)))
+
+
+def digits(seed: int, known: int = 6) -> Source:
+    """scikit-learn's 8 x 8 digits as features: classes below `known` are known, the others are the open world.
+
+    Three tenths of the known examples are the test set.
+    """
+    from sklearn.datasets import load_digits  # noqa: PLC0415
+    from sklearn.model_selection import train_test_split  # noqa: PLC0415
+
+    X, y = load_digits(return_X_y=True)
+    X, mask = X.astype(np.float32), y < known
+    X_train, X_test, y_train, y_test = train_test_split(
+        X[mask], y[mask], test_size=0.3, random_state=seed, stratify=y[mask]
+    )
+    return Source(X_train, y_train, X[~mask], X_test, y_test, tuple(map(str, range(known))))

@@ -1,0 +1,23 @@
+"""The oracle: `ooc` with the true kinds as its selection. A reference row of the tables, not a method anybody can use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from candidly.methods.ooc import OOC
+from candidly.selection import Selection
+
+
+class Oracle(OOC):
+    """`ooc` that is told which examples are normal, closed and open."""
+
+    def __init__(self, selection: Selection, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.selection = Selection(*map(torch.as_tensor, selection))
+
+    def epoch_start(self, epoch: int, predict_all: Callable[[], Tensor]) -> None:
+        self.warming = epoch < self.warmup_epochs
