@@ -47,8 +47,8 @@ def our_cases(images: Tensor) -> dict[str, Case]:
 def kornia_cases(images: Tensor) -> dict[str, Case]:
     """The same recipes of kornia's parts, from uint8 to normalised float; none when kornia is not installed."""
     try:
-        import kornia.augmentation as K  # noqa: PLC0415
-        from kornia.augmentation.auto import AutoAugment, RandAugment  # noqa: PLC0415
+        import kornia.augmentation as K
+        from kornia.augmentation.auto import AutoAugment, RandAugment
     except ImportError:
         print("kornia is not installed, so that only our own views are measured: pip install kornia")
         return {}

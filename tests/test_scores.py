@@ -60,7 +60,10 @@ def test_margin_and_surprise_by_hand(make):
 
 @both
 def test_all_mass_on_one_side_is_no_surprise(make):
-    log_probs, cand = make(np.array([[0.0, -math.inf], [0.0, -math.inf]])), make(np.array([[True, False], [False, True]]))
+    log_probs, cand = (
+        make(np.array([[0.0, -math.inf], [0.0, -math.inf]])),
+        make(np.array([[True, False], [False, True]])),
+    )
     inside, outside = scores.wooden_losses(log_probs, cand)
     np.testing.assert_array_equal(scores.margin(inside, outside), [math.inf, -math.inf])
     np.testing.assert_array_equal(scores.surprise(inside, outside), [-math.inf, -math.inf])

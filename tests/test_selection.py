@@ -28,7 +28,7 @@ def test_rates_are_shares_of_all_examples():
     assert rates.counts(70_000) == (10_000, 20_000)
 
 
-@pytest.mark.parametrize("closed, open_", [(-0.1, 0.0), (0.0, -0.1), (0.6, 0.5), (math.nan, 0.0)])
+@pytest.mark.parametrize(("closed", "open_"), [(-0.1, 0.0), (0.0, -0.1), (0.6, 0.5), (math.nan, 0.0)])
 def test_impossible_rates_are_refused_with_their_values(closed, open_):
     with pytest.raises(InputError, match=f"closed={closed}, open={open_}"):
         Rates(closed, open_)
@@ -113,7 +113,7 @@ def outputs(epochs):
 
 @both
 @pytest.mark.parametrize("recursive", [False, True])
-@pytest.mark.parametrize("warmup, window", [(6, 3), (2, 5), (1, 1), (5, 5)])
+@pytest.mark.parametrize(("warmup", "window"), [(6, 3), (2, 5), (1, 1), (5, 5)])
 def test_ensemble_equals_the_formula(make, recursive, warmup, window):
     out = outputs(warmup + 4)
     ensemble = MovingEnsemble(window, 0.9, recursive)

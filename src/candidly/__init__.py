@@ -19,7 +19,7 @@ _HOMES = {
     "corrupt": "corruption",
     "fit": "train",
 }
-__all__ = sorted(_HOMES)
+__all__ = ["CandidateSets", "Rates", "Truth", "corrupt", "fit"]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,7 +7,7 @@ from candidly.errors import CandidlyError, Interrupted
 
 def main() -> None:
     """Run the command line; what the user can mend is told in a sentence, without a traceback."""
-    from candidly.cli import app  # noqa: PLC0415 (so that a broken install is told too)
+    from candidly.cli import app
 
     try:
         app()

@@ -29,7 +29,9 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def candidly(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
 ) -> None:
     """Learn from candidate labels, even when the truth is not among them."""
 
@@ -38,14 +40,19 @@ def candidly(
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the results; replaced if it exists.")] = Path("candidly-demo"),
     q: Annotated[float, typer.Option(help="Probability that a wrong label joins a candidate set.")] = 0.1,
-    tau: Annotated[tuple[float, float], typer.Option(help="Closed share, and open share, of the known examples.")] = (0.2, 0.4),
+    tau: Annotated[tuple[float, float], typer.Option(help="Closed share, and open share, of the known examples.")] = (
+        0.2,
+        0.4,
+    ),
     seed: Annotated[int, typer.Option(help="Decides the data and the training.")] = 0,
     epochs: Annotated[int, typer.Option(help="Length of each of the three trainings.")] = 60,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Setting of ooc, as name=value; may be repeated.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Setting of ooc, as name=value; may be repeated.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
     """See the method at work on handwritten digits: 0-5 are known, 6-9 belong to no class. Takes under a minute."""
-    from candidly.demo import render, run_demo  # noqa: PLC0415 (torch is heavy)
+    from candidly.demo import render, run_demo
 
     results = run_demo(out, q=q, tau1=tau[0], tau2=tau[1], seed=seed, epochs=epochs, settings=set_ or [])
     typer.echo(json.dumps(results, indent=2) if as_json else render(results))
@@ -57,7 +64,7 @@ def methods(
     as_json: Annotated[bool, typer.Option("--json", help="Print names, settings and presets as JSON.")] = False,
 ) -> None:
     """List the methods with their settings and defaults, as `--set name=value` takes them."""
-    from candidly.methods.listing import describe, listing  # noqa: PLC0415 (torch is heavy)
+    from candidly.methods.listing import describe, listing
 
     found = describe(name)
     typer.echo(json.dumps(found, indent=2) if as_json else listing(found, whole=name is not None))

@@ -13,10 +13,11 @@ from candidly.bench.data import Problem, digits, make_problem
 from candidly.bench.figures import loss_distributions, precision_curves
 from candidly.corruption import KINDS
 from candidly.methods import Method
+from candidly.methods.ooc import OOC, warmup_epochs
 from candidly.methods.settings import make_method, parse_settings
 from candidly.metrics import final_score
 from candidly.nets import build_net
-from candidly.store import Run, read_metrics, writing
+from candidly.store import Run, read_arrays, read_metrics, writing
 from candidly.train import Fitted, fit
 
 WARMUP = 0.3  # of the training; chosen on validation rows. The paper's tenth is 16,000 steps there, and 50 here.
@@ -29,7 +30,7 @@ def run_demo(
     began = time.perf_counter()
     overrides = parse_settings("ooc", settings)
     problem = make_problem(digits(seed), q=q, tau1=tau1, tau2=tau2, seed=seed)
-    given = {"rates": problem.rates, "warmup": WARMUP} | overrides
+    given: dict[str, Any] = {"rates": problem.rates, "warmup": WARMUP} | overrides
     methods = {
         "PRODEN": make_method("proden"),
         "ooc": make_method("ooc", None, given),
@@ -38,7 +39,7 @@ def run_demo(
     config = {"demo": "digits", "q": q, "tau": [tau1, tau2], "seed": seed, "epochs": epochs, "set": settings}
     with writing(out, config, replace=True) as run:
         rows = [train_one(run, name, method, problem, config) for name, method in methods.items()]
-        draw(run, problem, methods)
+        draw(run, problem, warmup_epochs(given["warmup"], epochs))
         results = {
             "out": str(out),
             "data": problem.truth.manifest,
@@ -50,39 +51,41 @@ def run_demo(
 
 
 def train_one(run: Run, name: str, method: Method, problem: Problem, config: dict[str, Any]) -> dict[str, Any]:
-    """One method into one RUN folder; returns its row of the printed table."""
-    seed, classes = config["seed"], problem.candidates.n_classes
-    net = {"name": "mlp", "shape": list(problem.X.shape[1:]), "n_classes": classes}
-    folder = run.folder / name.replace(", ", "-").lower()
-    with writing(folder, {**config, "method": name, "net": net}) as inner:
-        model = build_net(**net, seed=seed)
-        data = {"test": problem.test, "truth": problem.truth, "seed": seed}
-        fitted = fit(model, problem.X, problem.candidates, method, run=inner, label=name, epochs=config["epochs"], **data)
-        inner.save_model(model, net)
-        inner.save_arrays(**arrays(fitted))
-    return {"name": name, "accuracy": final_score(fitted.history), **last_precision(fitted)}
+    """One method into one RUN folder, unless it is there already; returns its row of the printed table."""
+    folder = run.folder / folder_name(name)
+    if not folder.exists():
+        shape, n_classes, seed = problem.X.shape[1:], problem.candidates.n_classes, config["seed"]
+        net = {"name": "mlp", "shape": list(shape), "n_classes": n_classes}
+        with writing(folder, {**config, "method": name, "net": net}) as inner:
+            model = build_net("mlp", shape, n_classes, seed=seed)
+            data = {"test": problem.test, "truth": problem.truth, "seed": seed, "epochs": config["epochs"]}
+            fitted = fit(model, problem.X, problem.candidates, method, run=inner, label=name, **data)
+            inner.save_model(model, net)
+            inner.save_arrays(**arrays(fitted))
+    history = read_metrics(folder)
+    precision = {key: value for key, value in history[-1].items() if key.startswith("precision_")}
+    return {"name": name, "accuracy": final_score(history), **precision}
+
+
+def folder_name(name: str) -> str:
+    return name.replace(", ", "-").lower()
 
 
 def arrays(fitted: Fitted) -> dict[str, np.ndarray]:
     """The warm-up ensemble and the last selection, where there are any."""
-    if fitted.selection is None:
+    if not isinstance(fitted.method, OOC) or fitted.selection is None:
         return {}
     groups = dict(zip(KINDS, map(np.asarray, fitted.selection), strict=True))
     return {"ensemble": fitted.method.average.cpu().numpy(), **groups}
 
 
-def last_precision(fitted: Fitted) -> dict[str, float]:
-    return {key: value for key, value in fitted.history[-1].items() if key.startswith("precision_")}
-
-
-def draw(run: Run, problem: Problem, methods: dict[str, Any]) -> None:
+def draw(run: Run, problem: Problem, warmup: int) -> None:
     """losses.png: the ensemble at the end of warm-up; precision.png: the selection, epoch by epoch."""
-    ensemble = methods["ooc"].average.cpu().numpy()
-    loss_distributions(ensemble, problem.candidates.dense(), problem.truth.kinds).savefig(run.folder / "losses.png", dpi=150)
-    names = ["ooc", "ooc, robust"]
-    histories = {name: read_metrics(run.folder / name.replace(", ", "-")) for name in names}
-    warmups = {name: methods[name].warmup_epochs for name in names}
-    precision_curves(histories, warmups).savefig(run.folder / "precision.png", dpi=150)
+    ensemble = read_arrays(run.folder / "ooc")["ensemble"]
+    losses = loss_distributions(ensemble, problem.candidates.dense(), problem.truth.kinds)
+    losses.savefig(run.folder / "losses.png", dpi=150)
+    histories = {name: read_metrics(run.folder / folder_name(name)) for name in ("ooc", "ooc, robust")}
+    precision_curves(histories, warmup).savefig(run.folder / "precision.png", dpi=150)
 
 
 def render(results: dict[str, Any]) -> str:
@@ -90,8 +93,8 @@ def render(results: dict[str, Any]) -> str:
     data, out = results["data"], results["out"]
     counts = data["counts"]
     lines = [
-        f"Digits 0-5 with candidate labels, q = {data['q']:g}: of {data['n']} training examples {counts['closed']} have the",
-        f"truth outside their candidates (closed), and {counts['open']} are digits 6-9, of no known class (open).",
+        f"Digits 0-5 with candidate labels, q = {data['q']:g}. Of {data['n']} training examples,",
+        f"{counts['closed']} have the truth outside their candidates (closed) and {counts['open']} are digits 6-9, of no known class (open).",
         "",
         f"{'':12}  {'accuracy':>8}   precision of the selected   normal  closed    open",
     ]

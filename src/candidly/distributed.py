@@ -26,12 +26,30 @@ def gather(local: Tensor) -> Tensor:
     """The parts of all processes as one global batch, differentiable."""
     if world() == 1:
         return local
-    from torch.distributed.nn.functional import all_reduce  # noqa: PLC0415 (only exists in distributed builds)
+    from torch.distributed.nn.functional import all_reduce
 
     n = torch.tensor(len(local), device=local.device)
     dist.all_reduce(n)
     part = local_part(int(n))
     return all_reduce(torch.cat([_zeros(local, part.start), local, _zeros(local, int(n) - part.stop)]))
+
+
+def share_state(module: nn.Module) -> None:
+    """Start all processes from the parameters and buffers of the first."""
+    if world() > 1:
+        for tensor in module.state_dict().values():
+            dist.broadcast(tensor, 0)
+
+
+def sum_gradients(module: nn.Module) -> None:
+    """Add up the gradients of all processes, in one message."""
+    if world() == 1:
+        return
+    gradients = [p.grad for p in module.parameters() if p.grad is not None]
+    flat = torch.cat([g.reshape(-1) for g in gradients])
+    dist.all_reduce(flat)
+    for gradient, part in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+        gradient.copy_(part.view_as(gradient))
 
 
 def bring_together(method: nn.Module, mine: Tensor) -> None:
@@ -51,7 +69,7 @@ def average_buffers(model: nn.Module) -> None:
     for buffer in model.buffers():
         if buffer.is_floating_point():
             dist.all_reduce(buffer)
-            buffer /= world()
+            buffer.div_(world())
 
 
 def _zeros(like: Tensor, rows: int) -> Tensor:

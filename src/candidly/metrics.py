@@ -1,4 +1,4 @@
-"""What is reported of a training: accuracy of the model, precision of the selection. Only here do truth and kinds enter."""
+"""What is reported of a training: accuracy and precision of the selection. Only here do truth and kinds enter."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def accuracy(logits: Any, labels: Any) -> float:
 
 
 def selection_precision(selection: Selection, kinds: np.ndarray) -> dict[str, float | None]:
-    """Precision of each selected group: the share of its members that are truly of that kind; None for an empty group."""
+    """Precision of each selected group: the share of its members that are truly of that kind; None if it is empty."""
     groups = zip(KINDS, selection, strict=True)
     members = {name: kinds[np.asarray(group)] == number for number, (name, group) in enumerate(groups)}
     return {f"precision_{name}": float(hits.mean()) if len(hits) else None for name, hits in members.items()}

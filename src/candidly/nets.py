@@ -6,8 +6,10 @@ embed examples then use the features, and fall back to the logits otherwise.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +29,7 @@ class Net(nn.Module):
 
 def embed(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
     """(features, logits) of a batch by one forward pass; the logits stand in for missing features."""
-    if hasattr(model, "features") and hasattr(model, "head"):
+    if has_features(model):
         features = model.features(x)
         return features, model.head(features)
     logits = model(x)
@@ -36,7 +38,11 @@ def embed(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
 
 def feature_width(model: nn.Module, n_classes: int) -> int:
     """Width of what `embed` gives."""
-    return model.head.in_features if hasattr(model, "features") and hasattr(model, "head") else n_classes
+    return model.head.in_features if has_features(model) else n_classes
+
+
+def has_features(model: nn.Module) -> TypeGuard[Net]:
+    return hasattr(model, "features") and isinstance(getattr(model, "head", None), nn.Linear)
 
 
 class Linear(Net):
@@ -54,7 +60,7 @@ class MLP(Net):
     def __init__(self, shape: Sequence[int], n_classes: int, *, width: int = 256, depth: int = 2) -> None:
         super().__init__()
         widths = [math.prod(shape), *[width] * depth]
-        layers = [layer for a, b in zip(widths, widths[1:], strict=False) for layer in (nn.Linear(a, b), nn.ReLU())]
+        layers = [layer for a, b in itertools.pairwise(widths) for layer in (nn.Linear(a, b), nn.ReLU())]
         self.features = nn.Sequential(nn.Flatten(), *layers)
         self.head = nn.Linear(widths[-1], n_classes)
 
@@ -67,7 +73,7 @@ class SmallConv(Net):
         channels = [shape[0], *widths]
         stages = [
             layer
-            for a, b in zip(channels, channels[1:], strict=False)
+            for a, b in itertools.pairwise(channels)
             for layer in (*conv_norm(a, b), nn.ReLU(), nn.MaxPool2d(2, ceil_mode=True), *conv_norm(b, b), nn.ReLU())
         ]
         self.features = nn.Sequential(*stages, nn.AdaptiveMaxPool2d(1), nn.Flatten())
@@ -115,7 +121,7 @@ def kaiming(net: nn.Module) -> None:
 NETS: dict[str, Callable[..., nn.Module]] = {"resnet18": ResNet18, "conv": SmallConv, "mlp": MLP, "linear": Linear}
 
 
-def build_net(name: str, shape: Sequence[int], n_classes: int, *, seed: int = 0, **settings) -> nn.Module:
+def build_net(name: str, shape: Sequence[int], n_classes: int, *, seed: int = 0, **settings: Any) -> nn.Module:
     """A fresh net of `NETS` for inputs of `shape`, its weights drawn from `seed` alone."""
     if name not in NETS:
         raise InputError(f"net {name!r}: expected one of {', '.join(map(repr, NETS))}.")

@@ -13,8 +13,8 @@ def bar(total: int, label: str, *, done: int = 0, shown: bool | None = None) -> 
     if not (sys.stderr.isatty() if shown is None else shown):
         yield lambda note: None
         return
-    from rich.console import Console  # noqa: PLC0415 (only where it is seen)
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = [TextColumn("{task.description}"), BarColumn(24), MofNCompleteColumn(), TimeRemainingColumn(compact=True)]
     with Progress(*columns, TextColumn("{task.fields[note]}"), console=Console(stderr=True)) as progress:

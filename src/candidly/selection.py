@@ -30,7 +30,7 @@ class Rates:
 
     @classmethod
     def from_tau(cls, tau1: float, tau2: float) -> Rates:
-        """From the paper's tau1 (closed share of the n0 known-class examples) and tau2 (open examples added per known)."""
+        """From the paper's tau1 (closed share of the known-class examples) and tau2 (open examples added per known)."""
         return cls(closed=tau1 / (1 + tau2), open=tau2 / (1 + tau2))
 
     def counts(self, n: int) -> tuple[int, int]:

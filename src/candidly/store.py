@@ -1,7 +1,8 @@
 """RUN folders: complete or absent. Everything that writes results goes through here.
 
 A run is written under the temporary name `NAME.partial` and renamed when it is finished. A partial folder that holds a
-checkpoint goes on where it stopped, if its configuration is the same; any other partial folder is cleared away.
+checkpoint goes on where it stopped, if its configuration is the same; any other partial folder is cleared away. Runs
+may stand inside a run.
 
     RUN/run.json         configuration, seed, versions, times
     RUN/metrics.jsonl    one line per epoch
@@ -53,7 +54,11 @@ class Run:
         return rows
 
     def save_arrays(self, **arrays: np.ndarray) -> None:
-        write_atomically(self.folder / "arrays.npz", lambda path: np.savez_compressed(path.open("wb"), **arrays))
+        def write(path: Path) -> None:
+            with path.open("wb") as file:
+                np.savez_compressed(file, allow_pickle=False, **arrays)
+
+        write_atomically(self.folder / "arrays.npz", write)
 
     def save_model(self, model: nn.Module, description: dict[str, Any]) -> None:
         """Weights as safetensors, and what is needed to build the net again as JSON."""
@@ -80,7 +85,7 @@ def writing(path: str | Path, config: dict[str, Any], *, replace: bool = False) 
     try:
         yield run
     except BaseException:
-        if not (run.folder / CHECKPOINT).exists():
+        if not _resumable(run.folder):
             shutil.rmtree(run.folder, ignore_errors=True)
         raise
     _finish(run)
@@ -90,13 +95,18 @@ def _open(run: Run, replace: bool) -> None:
     if run.path.exists() and not replace:
         raise InputError(f"{run.path} exists already: choose another folder, or remove it first.")
     note = run.folder / "run.json"
-    if (run.folder / CHECKPOINT).exists() and note.exists():
+    if note.exists() and _resumable(run.folder):
         _refuse_other_config(run, json.loads(note.read_text())["config"])
         return
     if run.folder.exists():
         shutil.rmtree(run.folder)
     run.folder.mkdir(parents=True)
     write_json(note, run.describe())
+
+
+def _resumable(folder: Path) -> bool:
+    """Is there a checkpoint, of this run or of one inside it?"""
+    return any(folder.rglob(CHECKPOINT))
 
 
 def _refuse_other_config(run: Run, found: dict[str, Any]) -> None:
@@ -155,7 +165,7 @@ def read_arrays(folder: str | Path) -> dict[str, np.ndarray]:
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], notes: dict[str, Any] | None = None) -> None:
-    from safetensors.torch import save_file  # noqa: PLC0415 (torch is heavy)
+    from safetensors.torch import save_file
 
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     metadata = {"notes": json.dumps(notes or {})}
@@ -163,7 +173,7 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], notes: dict[str, Any] |
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    from safetensors import SafetensorError, safe_open  # noqa: PLC0415
+    from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="pt") as file:
@@ -174,7 +184,7 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 def load_model(folder: str | Path, model: nn.Module | None = None) -> nn.Module:
     """The model of a finished RUN: one of `NETS` built from its description, or `model` with the stored weights."""
-    from candidly.nets import build_net  # noqa: PLC0415 (torch is heavy)
+    from candidly.nets import build_net
 
     folder = Path(folder) / "model"
     if model is None:

@@ -86,7 +86,7 @@ class Fitted:
 
 
 class Step(nn.Module):
-    """Model and method as one module, so that optimizer and data-parallel wrapper see the parameters of both."""
+    """Model and method as one module, so that optimizer and checkpoint see the state of both."""
 
     def __init__(self, model: nn.Module, method: Method) -> None:
         super().__init__()
@@ -150,7 +150,8 @@ class Trainer:
         self.rng = torch.Generator()
         self.method = method
         self.set_up_method()
-        self.step = self.wrap(Step(model, method))
+        self.step = Step(model, method)
+        distributed.share_state(self.step)
         parameters = [p for p in self.step.parameters() if p.requires_grad]
         settings = {"momentum": scheme.momentum, "weight_decay": scheme.weight_decay, "nesterov": scheme.nesterov}
         self.optimizer = torch.optim.SGD(parameters, lr=scheme.lr, **settings)
@@ -163,11 +164,6 @@ class Trainer:
         with seeded(self.seed, 0, self.rng):
             self.method.setup(self.model, self.candidates, self.rng)
         self.method.to(self.device)
-
-    def wrap(self, step: nn.Module) -> nn.Module:
-        if distributed.world() == 1:
-            return step
-        return nn.parallel.DistributedDataParallel(step, broadcast_buffers=False)
 
     def epoch(self, epoch: int) -> dict[str, Any]:
         """Train one epoch; returns and stores its row of metrics."""
@@ -199,7 +195,8 @@ class Trainer:
             mine[batch.index] = True
             loss = losses.sum() / len(index)
             self.optimizer.zero_grad()
-            (loss * distributed.world()).backward()
+            loss.backward()
+            distributed.sum_gradients(self.step)
             self.optimizer.step()
             total += loss.detach() * len(index)
             if self.recorder is not None and (outputs := self.recorder.take()) is not None:
@@ -241,7 +238,7 @@ class Trainer:
         if self.run is None or distributed.rank() > 0:
             return
         self.run.add_metrics(self.history[-1])
-        state = {f"step.{k}": v for k, v in self.bare_step().state_dict().items()}
+        state = {f"step.{k}": v for k, v in self.step.state_dict().items()}
         for number, values in self.optimizer.state_dict()["state"].items():
             state |= {f"optimizer.{number}.{k}": v for k, v in values.items() if v is not None}
         if self.recorded is not None:
@@ -254,7 +251,7 @@ class Trainer:
         if self.run is None or found is None:
             return 0
         state, notes = found
-        self.bare_step().load_state_dict({k[5:]: v for k, v in state.items() if k.startswith("step.")})
+        self.step.load_state_dict({k[5:]: v for k, v in state.items() if k.startswith("step.")})
         self.load_optimizer({k[10:]: v for k, v in state.items() if k.startswith("optimizer.")})
         self.recorded = state["recorded"].to(self.device) if "recorded" in state else None
         self.history = self.run.keep_metrics(notes["epochs"])
@@ -266,9 +263,6 @@ class Trainer:
             number, key = name.split(".", 1)
             whole["state"].setdefault(int(number), {})[key] = tensor
         self.optimizer.load_state_dict(whole)
-
-    def bare_step(self) -> nn.Module:
-        return self.step.module if isinstance(self.step, nn.parallel.DistributedDataParallel) else self.step
 
     def close(self) -> None:
         if self.recorder is not None:
@@ -310,10 +304,10 @@ def predict(model: nn.Module, views: Views, batch_size: int = 512) -> Tensor:
 
 
 def batches(order: Tensor, batch_size: int) -> Iterator[tuple[Tensor, float]]:
-    """(rows, share of the pass done before them); a last batch too small to be normalised joins the one before."""
+    """(rows, share of the pass done before them); a last batch of under an eighth of the size joins the one before."""
     n = len(order)
     starts = list(range(0, n, batch_size))
-    if len(starts) > 1 and n - starts[-1] < 2 * distributed.world():
+    if len(starts) > 1 and n - starts[-1] < max(2, batch_size // 8):
         starts.pop()
     for start, stop in zip(starts, [*starts[1:], n], strict=True):
         yield order[start:stop], start / n

@@ -67,8 +67,8 @@ def digits(seed: int, known: int = 6) -> Source:
 
     Three tenths of the known examples are the test set.
     """
-    from sklearn.datasets import load_digits  # noqa: PLC0415
-    from sklearn.model_selection import train_test_split  # noqa: PLC0415
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
 
     X, y = load_digits(return_X_y=True)
     X, mask = X.astype(np.float32), y < known

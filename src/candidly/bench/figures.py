@@ -18,7 +18,7 @@ INSIDE, OUTSIDE = "#0072b2", "#d55e00"
 
 def loss_distributions(logits: np.ndarray, candidates: np.ndarray, kinds: np.ndarray) -> Figure:
     """Distributions of the inside and outside losses of the three kinds, under mean and under wooden losses."""
-    from matplotlib.figure import Figure  # noqa: PLC0415 (heavy)
+    from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.2, 4.0), layout="constrained")
     axes = figure.subplots(2, 3, sharex="row", sharey="row")
@@ -30,19 +30,28 @@ def loss_distributions(logits: np.ndarray, candidates: np.ndarray, kinds: np.nda
             for values, colour, label in ((inside, INSIDE, "candidates"), (outside, OUTSIDE, "non-candidates")):
                 chosen = np.clip(values[(kinds == number) & np.isfinite(values)], 0, top)
                 if len(chosen):
-                    axis.hist(chosen, bins, weights=np.full(len(chosen), 1 / len(chosen)), color=colour, alpha=0.6, label=label)
+                    axis.hist(
+                        chosen,
+                        bins,
+                        weights=np.full(len(chosen), 1 / len(chosen)),
+                        color=colour,
+                        alpha=0.6,
+                        label=label,
+                    )
             axis.set_title(f"{kind}: {name} loss", fontsize=9)
             _plain(axis)
         row[0].set_ylabel("share of examples", fontsize=8)
     for axis in axes[1]:
         axis.set_xlabel("loss", fontsize=8)
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8, frameon=False)
+    figure.legend(
+        *axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8, frameon=False
+    )
     return figure
 
 
-def precision_curves(histories: dict[str, list[dict[str, Any]]], warmup: dict[str, int]) -> Figure:
+def precision_curves(histories: dict[str, list[dict[str, Any]]], warmup: int) -> Figure:
     """Precision of the three selected groups per epoch, one panel per run; a dotted line marks the end of warm-up."""
-    from matplotlib.figure import Figure  # noqa: PLC0415 (heavy)
+    from matplotlib.figure import Figure
 
     figure = Figure(figsize=(3.6 * len(histories), 2.9), layout="constrained")
     axes = figure.subplots(1, len(histories), sharey=True, squeeze=False)[0]
@@ -50,7 +59,7 @@ def precision_curves(histories: dict[str, list[dict[str, Any]]], warmup: dict[st
         for kind in KINDS:
             points = [(row["epoch"], row[key]) for row in history if row.get(key := f"precision_{kind}") is not None]
             axis.plot(*zip(*points, strict=True), color=COLOURS[kind], label=kind, lw=1.6)
-        axis.axvline(warmup[name] + 0.5, color="black", ls=":", lw=0.9)
+        axis.axvline(warmup + 0.5, color="black", ls=":", lw=0.9)
         axis.set_title(name, fontsize=9)
         axis.set_ylim(0, 1.02)
         axis.set_xlabel("epoch", fontsize=8)

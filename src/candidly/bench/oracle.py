@@ -1,4 +1,4 @@
-"""The oracle: `ooc` with the true kinds as its selection. A reference row of the tables, not a method anybody can use."""
+"""The oracle: `ooc` with the true kinds as its selection. A reference row of the tables; no real data offer it."""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,8 @@ from torch import Tensor, nn
 from candidly.errors import InputError
 
 
-class Batch(NamedTuple):
+@dataclass(frozen=True)
+class Batch:
     """What a method sees of a batch. It holds no true label and no kind: a method cannot peek."""
 
     index: Tensor  # (b,) rows of the training set
@@ -32,7 +34,7 @@ class Method(nn.Module, ABC):
         """Create state: `rows` for one value per example, buffers for the rest, submodules for heads."""
 
     def epoch_start(self, epoch: int, predict_all: Callable[[], Tensor]) -> None:
-        """Do dataset-wide work; `predict_all()` gives the logits of all examples, (n, c), and costs nothing unless called."""
+        """Do dataset-wide work; `predict_all()` gives the logits of all examples, (n, c), at a cost only if called."""
 
     @abstractmethod
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:

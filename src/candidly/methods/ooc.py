@@ -1,7 +1,7 @@
 """OOC: partial-label learning with mixed closed-set and open-set out-of-candidate examples (He, Feng, Yang, KDD 2023).
 
-Algorithm 1 line by line. The defaults are the authors' released program without its bugs; the preset "paper" is the text
-read literally, "robust" takes an open-set score that does not break down as the model grows certain.
+Algorithm 1 line by line. The defaults are the authors' released program without its bugs; the preset "paper" is the
+text read literally, "robust" takes an open-set score that does not break down as the model grows certain.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from candidly.methods.base import Batch, forward_views, mean_softmax, one_of
 from candidly.methods.proden import PRODEN
 from candidly.scores import LOSSES, disambiguate, random_targets, uniform_targets
 from candidly.selection import OPEN_SCORES, MovingEnsemble, Rates, Selection, score, select
+
+NO_OOC = Rates(closed=0.0, open=0.0)
 
 
 class OOC(PRODEN):
@@ -46,7 +48,7 @@ class OOC(PRODEN):
     def __init__(
         self,
         *,
-        rates: Rates = Rates(0.0, 0.0),
+        rates: Rates = NO_OOC,
         warmup: float = 0.1,
         window: int = 5,
         momentum: float = 0.9,
@@ -73,7 +75,7 @@ class OOC(PRODEN):
     def setup(self, model: nn.Module, candidates: Tensor, rng: torch.Generator) -> None:
         super().setup(model, candidates, rng)
         self.candidates = candidates
-        self.warmup_epochs = round(self.warmup * self.epochs) if self.warmup < 1 else int(self.warmup)
+        self.warmup_epochs = warmup_epochs(self.warmup, self.epochs)
         self.register_buffer("average", torch.zeros(candidates.shape, device=candidates.device))
 
     def epoch_start(self, epoch: int, predict_all: Callable[[], Tensor]) -> None:
@@ -90,7 +92,9 @@ class OOC(PRODEN):
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         if not self.disambiguation:
-            return soft_ce(forward_views(model, batch), uniform_targets(batch.candidates, torch.get_default_dtype())).mean(0)
+            return soft_ce(
+                forward_views(model, batch), uniform_targets(batch.candidates, torch.get_default_dtype())
+            ).mean(0)
         if self.warming:  # line 3
             return super().loss(model, batch)
         assert self.selection is not None
@@ -98,7 +102,9 @@ class OOC(PRODEN):
         probs = mean_softmax(logits)
         normal, closed, open_ = (mask[batch.index, None].to(probs) for mask in self.selection)
         inside = disambiguate(probs, batch.candidates, self.temperature)  # line 11, Eq. (4)
-        outside = disambiguate(probs, ~batch.candidates, self.temperature) if self.reverse else inside  # line 12, Eq. (6)
+        outside = (
+            disambiguate(probs, ~batch.candidates, self.temperature) if self.reverse else inside
+        )  # line 12, Eq. (6)
         random = self.random_targets(batch) if self.randomise else inside  # line 13, Eq. (8)
         targets = normal * inside + closed * outside + open_ * random
         weights = normal + self.alpha * closed + self.beta * open_
@@ -107,3 +113,8 @@ class OOC(PRODEN):
     def random_targets(self, batch: Batch) -> Tensor:
         allowed = batch.candidates if self.random_from == "candidates" else torch.ones_like(batch.candidates)
         return random_targets(batch.uniform(allowed.shape[1]), allowed)
+
+
+def warmup_epochs(warmup: float, epochs: int) -> int:
+    """Length of the warm-up in epochs: a number below 1 is a share of the training."""
+    return round(warmup * epochs) if warmup < 1 else int(warmup)

@@ -116,5 +116,6 @@ class PiCO(Method):
     def enqueue(self, k: Tensor, pseudo: Tensor) -> None:
         k, pseudo = k[-self.queue_size :], pseudo[-self.queue_size :]
         slots = (self.pointer + torch.arange(len(k), device=k.device)) % self.queue_size
-        self.queue[slots], self.queue_labels[slots] = k, pseudo
+        self.queue = self.queue.index_copy(0, slots, k)  # a new tensor: backward still needs the old one
+        self.queue_labels = self.queue_labels.index_copy(0, slots, pseudo)
         self.pointer += len(k)

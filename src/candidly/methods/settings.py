@@ -37,7 +37,9 @@ def parse_settings(name: str, assignments: Iterable[str]) -> dict[str, Any]:
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
         if not equals:
-            raise InputError(f"--set {assignment}: expected name=value, such as --set {next(iter(allowed), 'name')}=...")
+            raise InputError(
+                f"--set {assignment}: expected name=value, such as --set {next(iter(allowed), 'name')}=..."
+            )
         default = allowed[known(key.strip(), allowed, f"setting of {name}")]
         parsed[key.strip()] = parse_value(assignment, text.strip(), default)
     return parsed
@@ -49,9 +51,11 @@ def parse_value(assignment: str, text: str, default: Any) -> Any:
         if isinstance(default, bool):
             return WORDS[text.lower()]
         if isinstance(default, Rates):
-            closed, open_ = text.split(",")
-            return Rates(float(closed), float(open_))
+            closed, open_ = map(float, text.split(","))
+            return Rates(closed, open_)
         return type(default)(text)
+    except InputError:
+        raise
     except (KeyError, ValueError) as error:
         kinds = {bool: "true or false", Rates: "two shares of all examples: closed,open"}
         expected = kinds.get(type(default), f"a value of type {type(default).__name__}")

@@ -1,0 +1,1 @@
+"""Readers: files of the world into arrays."""

@@ -1,0 +1,53 @@
+"""Sizes, shapes and the optional features of the networks."""
+
+import pytest
+import torch
+from torch import nn
+
+from candidly.errors import InputError
+from candidly.nets import NETS, build_net, embed, feature_width
+
+
+def test_the_papers_resnet_has_its_size():
+    net = build_net("resnet18", (3, 32, 32), 10)
+    assert sum(p.numel() for p in net.parameters()) == 11_173_962
+    assert net(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+    stem = net.features[0]
+    assert (stem.kernel_size, stem.stride, stem.bias) == ((3, 3), (1, 1), None)
+    assert not any(isinstance(m, nn.MaxPool2d) for m in net.modules())
+
+
+@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 32, 32)])
+def test_forward_is_head_of_features(name, shape):
+    net = build_net(name, shape, 7).eval()
+    x = torch.randn(2, *shape)
+    features, logits = embed(net, x)
+    assert features.shape == (2, feature_width(net, 7))
+    torch.testing.assert_close(net(x), logits)
+
+
+def test_a_module_without_features_is_embedded_by_its_logits():
+    net = nn.Linear(4, 3)
+    x = torch.randn(2, 4)
+    features, logits = embed(net, x)
+    assert torch.equal(features, logits)
+    assert feature_width(net, 3) == 3
+
+
+def test_weights_depend_on_the_seed_alone():
+    first, again, other = (build_net("mlp", (4,), 3, seed=s).head.weight for s in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_kaiming_fan_out():
+    weight = build_net("resnet18", (3, 32, 32), 10).features[9].body[3].weight
+    assert weight.std().item() == pytest.approx((2 / (weight.shape[0] * 9)) ** 0.5, rel=0.02)
+
+
+def test_wrong_names_and_shapes():
+    with pytest.raises(InputError, match="net 'resnet': expected one of 'resnet18'"):
+        build_net("resnet", (3, 32, 32), 10)
+    with pytest.raises(InputError, match=r"takes images .* not inputs of shape \(64,\)"):
+        build_net("conv", (64,), 10)

@@ -1,0 +1,131 @@
+"""RUN folders: complete or absent."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+import torch
+
+from candidly.errors import InputError
+from candidly.nets import build_net
+from candidly.store import (
+    CHECKPOINT,
+    load_model,
+    load_tensors,
+    read_arrays,
+    read_metrics,
+    save_tensors,
+    write_atomically,
+    writing,
+)  # fmt: skip
+
+
+def test_a_finished_run_has_everything(tmp_path):
+    net = {"name": "mlp", "shape": [4], "n_classes": 3}
+    model = build_net("mlp", (4,), 3, seed=5)
+    with writing(tmp_path / "run", {"q": 0.1, "seed": 5}) as run:
+        assert not (tmp_path / "run").exists()
+        run.add_metrics({"epoch": 1, "loss": 0.5})
+        run.save_arrays(open=np.array([True, False]))
+        run.save_model(model, net)
+        run.save_checkpoint({"x": torch.ones(1)}, epochs=1)
+    files = sorted(p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*") if p.is_file())
+    names = ("arrays.npz", "metrics.jsonl", "model/model.json", "model/model.safetensors", "run.json")
+    assert files == [f"run/{name}" for name in names]  # no checkpoint, no temporary file
+    note = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert note["config"] == {"q": 0.1, "seed": 5}
+    assert {"candidly", "torch", "numpy", "python", "revision"} <= set(note["versions"])
+    assert note["finished"] >= note["started"]
+    assert read_metrics(tmp_path / "run") == [{"epoch": 1, "loss": 0.5}]
+    np.testing.assert_array_equal(read_arrays(tmp_path / "run")["open"], [True, False])
+    x = torch.randn(2, 4)
+    torch.testing.assert_close(load_model(tmp_path / "run")(x), model(x))
+
+
+def test_a_failed_run_leaves_nothing(tmp_path):
+    with pytest.raises(RuntimeError, match="broken"), writing(tmp_path / "run", {}) as run:
+        run.add_metrics({"epoch": 1})
+        raise RuntimeError("broken")
+    assert list(tmp_path.iterdir()) == []
+
+
+def interrupted(path, config):
+    with pytest.raises(KeyboardInterrupt), writing(path, config) as run:
+        run.add_metrics({"epoch": 1})
+        run.save_checkpoint({"x": torch.arange(3)}, epochs=1)
+        run.add_metrics({"epoch": 2})
+        raise KeyboardInterrupt
+
+
+def test_an_interrupted_run_goes_on_from_its_checkpoint(tmp_path):
+    interrupted(tmp_path / "run", {"q": 0.1})
+    with writing(tmp_path / "run", {"q": 0.1}) as run:
+        tensors, notes = run.load_checkpoint()
+        assert tensors["x"].tolist() == [0, 1, 2]
+        assert notes == {"epochs": 1}
+        assert run.keep_metrics(1) == [{"epoch": 1}]
+        run.add_metrics({"epoch": 2})
+    assert [row["epoch"] for row in read_metrics(tmp_path / "run")] == [1, 2]
+
+
+def test_other_settings_do_not_take_up_an_interrupted_run(tmp_path):
+    interrupted(tmp_path / "run", {"q": 0.1, "seed": 1})
+    with pytest.raises(InputError, match=r"q: 0.1 there, 0.3 now"), writing(tmp_path / "run", {"q": 0.3, "seed": 1}):
+        pass
+    assert (tmp_path / "run.partial" / CHECKPOINT).exists()
+
+
+def test_a_finished_run_is_not_overwritten_unless_asked(tmp_path):
+    with writing(tmp_path / "run", {}) as run:
+        (run.folder / "old").write_text("")
+    with pytest.raises(InputError, match="exists already"), writing(tmp_path / "run", {}):
+        pass
+    with writing(tmp_path / "run", {}, replace=True) as run:
+        assert (tmp_path / "run" / "old").exists()
+    assert [p.name for p in tmp_path.iterdir()] == ["run"]
+    assert not (tmp_path / "run" / "old").exists()
+
+
+def test_a_failed_replacement_keeps_the_old_run(tmp_path):
+    with writing(tmp_path / "run", {}) as run:
+        (run.folder / "old").write_text("kept")
+    with pytest.raises(RuntimeError), writing(tmp_path / "run", {}, replace=True):
+        raise RuntimeError
+    assert (tmp_path / "run" / "old").read_text() == "kept"
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+
+    def half(temporary):
+        temporary.write_text("ne")
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        write_atomically(path, half)
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_metrics_cut_short_by_a_crash_are_read_up_to_there(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"epoch": 1}\n{"epoch": 2}\n{"epo')
+    assert read_metrics(tmp_path) == [{"epoch": 1}, {"epoch": 2}]
+
+
+def test_a_damaged_tensor_file_is_named(tmp_path):
+    save_tensors(tmp_path / "x.safetensors", {"a": torch.ones(100)})
+    whole = (tmp_path / "x.safetensors").read_bytes()
+    (tmp_path / "x.safetensors").write_bytes(whole[:-10])
+    with pytest.raises(InputError, match=r"x.safetensors is not a complete safetensors file"):
+        load_tensors(tmp_path / "x.safetensors")
+
+
+def test_tensors_survive_exactly_whatever_their_layout(tmp_path):
+    image = torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    save_tensors(tmp_path / "x", {"image": image, "flags": torch.tensor([True]), "view": image[:, 0]}, {"n": 1})
+    tensors, notes = load_tensors(tmp_path / "x")
+    assert torch.equal(tensors["image"], image)
+    assert torch.equal(tensors["view"], image[:, 0])
+    assert notes == {"n": 1}

@@ -1,0 +1,196 @@
+"""The trainer: schedules, batches, metrics, checkpoints, and what it says when things go wrong."""
+
+import math
+import signal
+import subprocess
+import sys
+import time
+
+import laws
+import numpy as np
+import pytest
+import torch
+
+from candidly import CandidateSets, corrupt, fit
+from candidly.errors import InputError, TrainingError
+from candidly.methods import METHODS
+from candidly.metrics import accuracy, final_score, selection_precision
+from candidly.nets import build_net
+from candidly.selection import Rates, Selection
+from candidly.store import read_metrics, writing
+from candidly.train import SCHEMES, batches, make_scheme, predict
+from candidly.views import make_views
+
+
+def images(n=24, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, 256, size=(n, 8, 8, 3), dtype=np.uint8), rng.integers(3, size=n)
+
+
+def test_the_papers_scheme_by_hand():
+    scheme = SCHEMES["paper"]
+    assert (scheme.epochs, scheme.batch_size, scheme.views, scheme.record) == (300, 128, ("weak", "weak"), False)
+    assert (scheme.momentum, scheme.weight_decay) == (0.9, 1e-3)
+    assert scheme.rate(0) == pytest.approx(0.01)
+    assert scheme.rate(150) == pytest.approx(1e-5 + (0.01 - 1e-5) / 2)
+    assert scheme.rate(299) == pytest.approx(1e-5 + (0.01 - 1e-5) * (1 + math.cos(math.pi * 299 / 300)) / 2)
+    assert scheme.rate(150.9) == scheme.rate(150)  # constant within an epoch
+
+
+def test_the_fast_scheme_rises_and_falls():
+    scheme = make_scheme("fast", epochs=20, lr=0.1)
+    rates = [scheme.rate(e / 10) for e in range(201)]
+    assert np.argmax(rates) == 50
+    assert rates[50] == pytest.approx(0.1)
+    assert rates[0] == rates[-1] == pytest.approx(1e-5)
+
+
+def test_scheme_settings_are_checked():
+    with pytest.raises(InputError, match=r"no setting 'epoch'.*Did you mean 'epochs'"):
+        make_scheme("paper", epoch=3)
+    with pytest.raises(InputError, match="scheme 'slow': expected one of 'paper', 'fast'"):
+        make_scheme("slow")
+
+
+@pytest.mark.parametrize(
+    ("n", "size", "expected"), [(10, 4, [4, 4, 2]), (9, 4, [4, 5]), (129, 128, [129]), (300, 128, [128, 128, 44])]
+)
+def test_batches_cover_every_row_once(n, size, expected):
+    parts = list(batches(torch.arange(n), size))
+    assert [len(rows) for rows, _ in parts] == expected
+    assert torch.cat([rows for rows, _ in parts]).tolist() == list(range(n))
+    assert [done for _, done in parts] == [start * size / n for start in range(len(expected))]
+
+
+@pytest.mark.parametrize("net", ["conv", "resnet18"])
+@pytest.mark.parametrize("scheme", ["fast", "paper"])
+def test_images_train_in_both_schemes(net, scheme):
+    X, y = images()
+    sets, truth = corrupt(y[:16], 3, q=0.3, tau1=0.2, tau2=0.4, seed=0, pool=8)
+    method = METHODS["ooc"](rates=Rates.from_tau(0.2, 0.4), warmup=1)
+    fitted = fit(
+        build_net(net, (3, 8, 8), 3), X[truth.source], sets, method, scheme=scheme, epochs=2, batch_size=8,
+        test=(X[:5], y[:5]), truth=truth,
+    )  # fmt: skip
+    first, last = fitted.history
+    assert {"epoch", "lr", "loss", "accuracy", "seconds"} <= set(first)
+    assert {"precision_normal", "precision_closed", "precision_open"} <= set(last)
+    weights = next(p for p in fitted.model.parameters() if p.ndim == 4 and p.shape[-1] == 3)
+    assert weights.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_recorded_outputs_are_those_of_the_training_passes():
+    """Without augmentation, momentum or learning, the recorded outputs are the model's outputs."""
+    X, sets, _ = laws.table()
+    seen = []
+
+    class Watch(METHODS["cc"]):
+        views = ("plain",)
+
+        def epoch_start(self, epoch, predict_all):
+            seen.append(predict_all())
+
+    model = build_net("mlp", (laws.D,), laws.C)
+    fitted = fit(model, X, sets, Watch(), epochs=3, lr=0.0, lr_min=0.0, batch_size=8)
+    expected = predict(model, fitted.views)
+    for output in seen:
+        torch.testing.assert_close(output, expected)
+
+
+def test_training_leaves_no_hook_behind():
+    model = laws.train("ooc").model
+    assert not model._forward_hooks
+
+
+def test_predict_is_unaugmented_and_in_evaluation_mode():
+    X, _ = images()
+    views, model = make_views(X), build_net("conv", (3, 8, 8), 3).train()
+    whole = predict(model, views, batch_size=24)
+    torch.testing.assert_close(predict(model, views, batch_size=5), whole)
+    assert model.training
+
+
+def test_a_loss_that_is_no_number_stops_with_advice():
+    X, sets, _ = laws.table()
+    with pytest.raises(TrainingError, match=r"loss of epoch 2 is (nan|inf) at learning rate .*smaller lr"):
+        fit(build_net("mlp", (laws.D,), laws.C), X, sets, METHODS["cc"](), scheme="paper", lr=1e30, epochs=3)
+
+
+def test_rows_must_match():
+    X, sets, _ = laws.table()
+    with pytest.raises(InputError, match="X has 25 rows, but there are 26 candidate sets"):
+        fit(build_net("mlp", (laws.D,), laws.C), X[:-1], sets, METHODS["cc"]())
+
+
+def test_the_global_random_state_is_left_alone():
+    torch.manual_seed(7)
+    before = torch.random.get_rng_state()
+    laws.train("ooc")
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_metrics_by_hand():
+    assert accuracy(np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([0, 0])) == 0.5
+    selection = Selection(np.array([1, 1, 0, 0], bool), np.array([0, 0, 1, 0], bool), np.zeros(4, bool))
+    kinds = np.array([0, 1, 1, 2])
+    expected = {"precision_normal": 0.5, "precision_closed": 1.0, "precision_open": None}
+    assert selection_precision(selection, kinds) == expected
+    history = [{"accuracy": v} for v in range(200)]
+    assert final_score(history) == pytest.approx(np.mean(range(190, 200)))
+    assert final_score(history[:50]) == pytest.approx(np.mean(range(45, 50)))
+    assert final_score(history[:3]) == 2
+
+
+def test_the_method_never_sees_truth():
+    """Training with and without truth and test data gives the same model, bit for bit."""
+    X, _, labels = laws.table()
+    clean, truth = corrupt(labels, laws.C, q=0.3, seed=0)
+    with_truth = laws.train("ooc", data=(X, clean, labels), truth=truth, test=(X, labels))
+    laws.assert_same(with_truth.model, laws.train("ooc", data=(X, clean, labels)).model)
+
+
+CHILD = """
+import sys, time, numpy as np
+sys.path.insert(0, {tests!r})
+import laws
+from candidly.store import writing
+from candidly.errors import Interrupted
+laws.METHODS["cc"].epoch_start = lambda self, epoch, predict_all: time.sleep(0.05)
+try:
+    with writing({out!r}, {{}}) as run:
+        laws.train("cc", epochs=400, run=run)
+except Interrupted as stopped:
+    print(stopped)
+    sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "kill -9"])
+def test_a_stopped_process_leaves_a_checkpoint_that_goes_on(how, tmp_path):
+    out = tmp_path / "run"
+    code = CHILD.format(tests=str(laws.__file__).rsplit("/", 1)[0], out=str(out))
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    metrics = tmp_path / "run.partial" / "metrics.jsonl"
+    deadline = time.time() + 60
+    while time.time() < deadline and not (metrics.exists() and metrics.read_text().count("\n") >= 3):
+        time.sleep(0.02)
+    child.send_signal(how)
+    said = child.communicate(timeout=60)[0]
+    if how == signal.SIGINT:
+        assert child.returncode == 130
+        assert "finished epochs are kept in" in said
+    assert not out.exists()
+    done = len(read_metrics(tmp_path / "run.partial"))
+    assert 3 <= done < 400
+    with writing(out, {}) as run:
+        resumed = laws.train("cc", epochs=done + 2, run=run)
+    assert [row["epoch"] for row in resumed.history] == list(range(1, done + 3))
+    assert [row["epoch"] for row in read_metrics(out)] == list(range(1, done + 3))
+
+
+def test_a_user_table_of_integers_and_lists_trains():
+    fitted = fit(
+        build_net("linear", (2,), 2), [[0, 1], [1, 0], [0, 2], [3, 0]],
+        CandidateSets([["a"], ["b"], ["a", "b"], ["b"]]), METHODS["proden"](), epochs=1,
+    )  # fmt: skip
+    assert math.isfinite(fitted.history[0]["loss"])
