@@ -37,10 +37,9 @@ def disambiguate(p, cand, temperature=1.0):
     return [v / total if total else 0.0 for v in powered]
 
 
-def ranked(values, count, largest=True):
-    """The first `count` rows of a ranking, ties to the earlier row."""
-    order = sorted(range(len(values)), key=lambda i: (-values[i] if largest else values[i], i))
-    return set(order[:count])
+def ranked(values, count):
+    """The `count` rows of the largest values, ties to the earlier row."""
+    return set(sorted(range(len(values)), key=lambda i: (-values[i], i))[:count])
 
 
 def select(margin, openness, n_closed, n_open, overlap):
@@ -48,9 +47,9 @@ def select(margin, openness, n_closed, n_open, overlap):
     n = len(margin)
     opened = ranked(openness, n_open)
     if overlap:
-        return ranked(margin, n - n_closed - n_open), ranked(margin, n_closed, largest=False), opened
+        return ranked(margin, n - n_closed - n_open), set(range(n)) - ranked(margin, n - n_closed), opened
     rest = [i for i in range(n) if i not in opened]
-    closed = set(sorted(rest, key=lambda i: (margin[i], i))[:n_closed])
+    closed = set(sorted(rest, key=lambda i: (margin[i], -i))[:n_closed])
     return set(rest) - closed, closed, opened
 
 

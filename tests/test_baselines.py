@@ -607,6 +607,17 @@ def test_pico_gradients_equal_the_naive_loop_and_never_reach_the_keys(seed, epoc
     assert not any(b.requires_grad for b in method.buffers())
 
 
+@pytest.mark.parametrize("epoch", [0, 1], ids=["moco", "prototypes"])
+def test_pico_has_no_gradient_through_the_keys(epoch):
+    candidates = mask("11", "11")
+    method = bare_pico(candidates, epoch=epoch)
+    q, k = unit(10, 80).requires_grad_(), unit(20, 60).requires_grad_()
+    for _ in range(2):
+        method.loss(nn.Identity(), batch([0, 1], [q, k], candidates)).sum().backward()
+    assert q.grad.all()
+    assert k.grad is None
+
+
 def test_pico_takes_steps_from_the_first_epoch_on():
     candidates, model, method, _ = pico_pair(0)
     optimizer = torch.optim.SGD([*model.parameters(), *method.projector.parameters()], lr=0.1)

@@ -14,7 +14,9 @@ from candidly.store import load_model, read_arrays, read_metrics
 
 
 def run(*arguments, cwd=None, code=0):
-    done = subprocess.run([sys.executable, "-m", "candidly", *arguments], capture_output=True, text=True, cwd=cwd)
+    done = subprocess.run(
+        [sys.executable, "-m", "candidly", *arguments], capture_output=True, text=True, cwd=cwd, check=False
+    )
     assert done.returncode == code, done.stderr
     return done
 
@@ -31,7 +33,7 @@ def test_help_answers_at_once():
 
 def test_importing_candidly_does_not_import_torch():
     code = "import sys, candidly; candidly.CandidateSets([[1]]); candidly.Rates(0, 0); print('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 
 
 def test_public_names_exist():

@@ -56,10 +56,18 @@ def test_the_authors_rankings_overlap(make):
 
 
 @both
-def test_ties_fall_to_the_earlier_row_and_sizes_stay_exact(make):
+def test_ties_fall_by_row_and_sizes_stay_exact(make):
     zeros = make(np.zeros(10))
     normal, closed, open_ = select(zeros, zeros, Rates(0.3, 0.2))
-    assert (rows(open_), rows(closed), rows(normal)) == ({0, 1}, {2, 3, 4}, {5, 6, 7, 8, 9})
+    assert (rows(open_), rows(normal), rows(closed)) == ({0, 1}, {2, 3, 4, 5, 6}, {7, 8, 9})
+    normal, closed, open_ = select(zeros, zeros, Rates(0.3, 0.2), overlap=True)
+    assert (rows(open_), rows(normal), rows(closed)) == ({0, 1}, {0, 1, 2, 3, 4}, {7, 8, 9})
+
+
+@pytest.mark.parametrize(("window", "momentum"), [(0, 0.9), (5, 7.0), (5, -0.1), (5, math.nan)])
+def test_impossible_ensembles_are_refused(window, momentum):
+    with pytest.raises(InputError, match=f"window={window}, momentum={momentum}"):
+        MovingEnsemble(window, momentum)
 
 
 @both

@@ -19,9 +19,8 @@ def cc(logits: Tensor, candidates: Tensor) -> Tensor:
 
 def leveraged(logits: Tensor, weights: Tensor, candidates: Tensor, leverage: float) -> Tensor:
     """sum_{j in Y} w_j s(-g_j) + b sum_{j not in Y} w_j s(g_j), s the sigmoid (Wen et al., ICML 2021, Eq. 4)."""
-    sign = torch.where(candidates, -1.0, 1.0)
-    side = torch.where(candidates, 1.0, leverage)
-    return (side * weights * torch.sigmoid(sign * logits)).sum(-1)
+    losses = weights * torch.sigmoid(torch.where(candidates, -logits, logits))
+    return torch.where(candidates, losses, leverage * losses).sum(-1)
 
 
 def negative_ce(logits: Tensor, candidates: Tensor) -> Tensor:

@@ -52,17 +52,16 @@ def select(margin: Array, openness: Array, rates: Rates, *, overlap: bool = Fals
 
     `overlap=False`: a partition: first the open ones by the largest `openness`, then the closed ones among the rest by
     the smallest `margin`. `overlap=True`, as in the authors' program: three independent rankings, so that open examples
-    overlap the others and some are in no set. Ties fall to the earlier row.
+    overlap the others and some are in no set. Of equal rows the earlier are normal, the later closed; the earlier open.
     """
     _refuse_nan(margin, "margin")
     _refuse_nan(openness, "openness")
-    xp = array_namespace(margin)
     n = margin.shape[0]
     n_closed, n_open = rates.counts(n)
     is_open = _largest(openness, n_open)
     if overlap:
-        return Selection(_largest(margin, n - n_closed - n_open), _largest(-margin, n_closed), is_open)
-    is_closed = _largest(xp.where(is_open, -math.inf, -margin), n_closed, ~is_open)
+        return Selection(_largest(margin, n - n_closed - n_open), ~_largest(margin, n - n_closed), is_open)
+    is_closed = ~(_largest(margin, n - n_open - n_closed, ~is_open) | is_open)
     return Selection(~(is_open | is_closed), is_closed, is_open)
 
 
@@ -86,6 +85,13 @@ class MovingEnsemble:
     window: int = 5
     momentum: float = 0.9
     recursive: bool = False
+
+    def __post_init__(self) -> None:
+        if self.window < 1 or not 0 <= self.momentum <= 1:
+            raise InputError(
+                f"window={self.window}, momentum={self.momentum}: expected a window of at least 1 epoch and a momentum "
+                "from 0 (only the last output) to 1 (only the warm-up)."
+            )
 
     def warm(self, average: Array, output: Array, epoch: int, warmup: int) -> Array:
         """The mean with the output after `epoch` (1, 2, ...) of `warmup` epochs; outputs before the window leave it."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from candidly.methods.ooc import OOC
 from candidly.selection import Selection
@@ -17,7 +17,11 @@ class Oracle(OOC):
 
     def __init__(self, selection: Selection, **settings: Any) -> None:
         super().__init__(**settings)
-        self.selection = Selection(*map(torch.as_tensor, selection))
+        self.truth = selection
+
+    def setup(self, model: nn.Module, candidates: Tensor, rng: torch.Generator) -> None:
+        super().setup(model, candidates, rng)
+        self.selection = Selection(*(torch.as_tensor(mask, device=candidates.device) for mask in self.truth))
 
     def epoch_start(self, epoch: int, predict_all: Callable[[], Tensor]) -> None:
         self.warming = epoch < self.warmup_epochs

@@ -61,3 +61,10 @@ def one_of(name: str, value: str, choices: Iterable[str]) -> str:
     if value not in choices:
         raise InputError(f"{name}={value!r}: expected one of {', '.join(map(repr, choices))}.")
     return value
+
+
+def at_least(name: str, value: float, least: float) -> float:
+    """`value`, if it is not below `least`."""
+    if not value >= least:
+        raise InputError(f"{name}={value!r}: expected a number of at least {least:g}.")
+    return value

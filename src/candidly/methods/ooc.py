@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from candidly.losses import soft_ce
-from candidly.methods.base import Batch, forward_views, mean_softmax, one_of
+from candidly.methods.base import Batch, at_least, forward_views, mean_softmax, one_of
 from candidly.methods.proden import PRODEN
 from candidly.scores import LOSSES, disambiguate, random_targets, uniform_targets
 from candidly.selection import OPEN_SCORES, MovingEnsemble, Rates, Selection, score, select
@@ -25,9 +25,10 @@ class OOC(PRODEN):
     """Tells normal, closed-set and open-set examples apart and learns from all three.
 
     `rates`: shares of closed and open examples among all. `warmup`: epochs, or a share of the training if below 1
-    (the paper's 30 of 300 is 0.1). `window`, `momentum`, `recursive`: the ensemble. `losses`, `openness`, `overlap`:
-    the selection. `temperature`, `random_from`: the targets. `alpha`, `beta`: weights of closed and open examples.
-    `disambiguation`, `reverse`, `randomise` switch LD, RLD and RCG off for the ablations.
+    (the paper's 30 of 300 is 0.1); as long as the training, it is PRODEN. `window`, `momentum`, `recursive`: the
+    ensemble. `losses`, `openness`, `overlap`: the selection. `temperature`, `random_from`: the targets. `alpha`,
+    `beta`: weights of closed and open examples. `disambiguation`, `reverse`, `randomise` switch LD, RLD and RCG off for
+    the ablations.
     """
 
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
@@ -40,7 +41,7 @@ class OOC(PRODEN):
         "w/o Warm up": {"warmup": 0},
         "w/o RCG": {"randomise": False},
         "w/o RLD": {"reverse": False},
-        "discard": {"alpha": 0.0, "beta": 0.0},
+        "discard": {"alpha": 0.0, "beta": 0.0, "overlap": False},
     }
     average: Tensor
     selection: Selection | None = None
@@ -65,11 +66,12 @@ class OOC(PRODEN):
         randomise: bool = True,
     ) -> None:
         super().__init__()
-        self.rates, self.warmup, self.ensemble = rates, warmup, MovingEnsemble(window, momentum, recursive)
+        self.rates, self.warmup = rates, at_least("warmup", warmup, 0)
+        self.ensemble = MovingEnsemble(window, momentum, recursive)
         self.losses, self.openness = one_of("losses", losses, LOSSES), one_of("openness", openness, OPEN_SCORES)
-        self.overlap, self.temperature = overlap, temperature
+        self.overlap, self.temperature = overlap, at_least("temperature", temperature, 1e-3)
         self.random_from = one_of("random_from", random_from, ("all", "candidates"))
-        self.alpha, self.beta = alpha, beta
+        self.alpha, self.beta = at_least("alpha", alpha, 0), at_least("beta", beta, 0)
         self.disambiguation, self.reverse, self.randomise = disambiguation, reverse, randomise
 
     def setup(self, model: nn.Module, candidates: Tensor, rng: torch.Generator) -> None:
@@ -117,4 +119,4 @@ class OOC(PRODEN):
 
 def warmup_epochs(warmup: float, epochs: int) -> int:
     """Length of the warm-up in epochs: a number below 1 is a share of the training."""
-    return round(warmup * epochs) if warmup < 1 else int(warmup)
+    return int(warmup * epochs + 0.5) if warmup < 1 else int(warmup)

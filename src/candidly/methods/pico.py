@@ -105,8 +105,8 @@ class PiCO(Method):
         if not self.prototypical:  # plain MoCo: the own key against the queue
             own = (q * k).sum(-1, keepdim=True)
             similarities = torch.cat([own, q @ self.queue.T], dim=1) / self.temperature
-            first = torch.zeros_like(similarities, dtype=torch.bool).index_fill_(1, torch.tensor(0), True)
-            return supcon(similarities, first, F.pad(unfilled, (1, 0)))
+            positives = F.pad(torch.zeros_like(unfilled), (1, 0), value=True)
+            return supcon(similarities, positives, F.pad(unfilled, (1, 0)))
         labels = torch.cat([all_pseudo, all_pseudo, self.queue_labels])
         similarities = q @ torch.cat([all_q, all_k, self.queue]).T / self.temperature
         itself = torch.eye(len(all_q), dtype=torch.bool, device=q.device)[local_part(len(all_q))]
