@@ -31,8 +31,8 @@ from candidly.train import fit
 
 ROWS = ["supervised", "oracle", "cc", "proden", "lws", "cavl", "pico", "crdpll", "ooc", "ooc:paper", "ooc:robust"]
 PLANS: dict[str, dict[str, Any]] = {
-    "digits": {"net": "mlp", "scheme": "fast", "epochs": 60},
-    "fashion": {"net": "conv", "scheme": "fast", "epochs": 20},
+    "digits": {"net": "mlp", "net_settings": {}, "scheme": "fast", "epochs": 60},
+    "fashion": {"net": "conv", "net_settings": {"widths": [16, 32, 64]}, "scheme": "fast", "epochs": 15},
 }
 KINDS = ("normal", "closed", "open")
 
@@ -63,7 +63,7 @@ def train_row(row: str, source: Source, config: dict[str, Any], path: Path) -> N
     method = method_of(row, problem, config["q"])
     data = supervised_problem(problem) if row == "supervised" else problem
     shape = data.X.shape[1:] if data.X.ndim == 2 else (1, *data.X.shape[1:3])
-    model = build_net(config["net"], shape, len(source.classes), seed=config["seed"])
+    model = build_net(config["net"], shape, len(source.classes), seed=config["seed"], **config["net_settings"])
     with writing(path, config) as run:
         plan = {key: config[key] for key in ("scheme", "epochs", "seed")}
         fit(model, data.X, data.candidates, method, test=data.test, truth=data.truth, run=run, progress=False, **plan)

@@ -93,8 +93,8 @@ def render(results: dict[str, Any]) -> str:
     data, out = results["data"], results["out"]
     counts = data["counts"]
     lines = [
-        f"Digits 0-5 with candidate labels, q = {data['q']:g}. Of {data['n']} training examples {counts['closed']} have",
-        f"the truth outside their candidates (closed), and {counts['open']} are digits 6-9, of no known class (open).",
+        f"Digits 0-5 with candidate labels, q = {data['q']:g}. Of {data['n']} training examples",
+        f"{counts['closed']} have the truth outside their candidates (closed), and {counts['open']} are digits 6-9: no known class (open).",
         "",
         f"{'':12}  {'accuracy':>8}   precision of the selected   normal  closed    open",
     ]
