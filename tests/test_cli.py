@@ -118,7 +118,8 @@ def test_methods_lists_names_settings_and_defaults():
     for name in METHODS:
         assert f"\n{name}  " in "\n" + text
     assert "temperature=0.07" in text
-    assert "--preset robust: overlap=False  openness=confidence" in text
+    assert "preset robust:  overlap=False  openness=confidence" in text
+    assert max(map(len, text.splitlines())) <= 120
     found = {entry["name"]: entry for entry in json.loads(run("methods", "--json").stdout)}
     assert found["lws"]["settings"] == {"leverage": "1"}
     assert found["ooc"]["settings"]["alpha"] == "1"

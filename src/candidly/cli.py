@@ -21,6 +21,10 @@ app = typer.Typer(
 )
 
 
+def _examples(*commands: str) -> str:
+    return "\n\n".join(["Examples:", *(f"  {command}" for command in commands)])
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"candidly {__version__}")
@@ -36,29 +40,40 @@ def candidly(
     """Learn from candidate labels, even when the truth is not among them."""
 
 
-@app.command(epilog="Examples:\n\n  candidly demo\n\n  candidly demo --q 0.5 --tau 0.3 0.6 --seed 1 --out hard")
+@app.command(
+    epilog="Examples:\n\n  candidly demo\n\n  candidly demo --q 0.5 --tau 0.3 0.6 --seed 1 --out hard\n\n  candidly demo --set alpha=0.5 --also crdpll"
+)
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the results; replaced if it exists.")] = Path("candidly-demo"),
     q: Annotated[float, typer.Option(help="Probability that a wrong label joins a candidate set.")] = 0.1,
-    tau: Annotated[tuple[float, float], typer.Option(help="Closed share, and open share, of the known examples.")] = (
+    tau: Annotated[
+        tuple[float, float],
+        typer.Option(metavar="TAU1 TAU2", help="Closed share, and open share, of the known examples."),
+    ] = (
         0.2,
         0.4,
     ),
     seed: Annotated[int, typer.Option(help="Decides the data and the training.")] = 0,
-    epochs: Annotated[int, typer.Option(help="Length of each of the three trainings.")] = 60,
+    epochs: Annotated[int, typer.Option(help="Length of each training.")] = 60,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Setting of ooc, as name=value; may be repeated.")
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Setting of ooc, as name=value; may be repeated."),
+    ] = None,
+    also: Annotated[
+        list[str] | None, typer.Option(metavar="METHOD", help="Another method to train; may be repeated.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
     """See the method at work on handwritten digits: 0-5 are known, 6-9 belong to no class. Takes under a minute."""
     from candidly.demo import render, run_demo
 
-    results = run_demo(out, q=q, tau1=tau[0], tau2=tau[1], seed=seed, epochs=epochs, settings=set_ or [])
+    results = run_demo(
+        out, q=q, tau1=tau[0], tau2=tau[1], seed=seed, epochs=epochs, settings=set_ or [], also=also or []
+    )
     typer.echo(json.dumps(results, indent=2) if as_json else render(results))
 
 
-@app.command(epilog="Examples:\n\n  candidly methods\n\n  candidly methods pico\n\n  candidly methods --json")
+@app.command(epilog=_examples("candidly methods", "candidly methods pico", "candidly methods --json"))
 def methods(
     name: Annotated[str | None, typer.Argument(help="Only this method, with its whole description.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print names, settings and presets as JSON.")] = False,

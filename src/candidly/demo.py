@@ -24,9 +24,9 @@ WARMUP = 0.3  # of the training; chosen on validation rows. The paper's tenth is
 
 
 def run_demo(
-    out: Path, *, q: float, tau1: float, tau2: float, seed: int, epochs: int, settings: list[str]
+    out: Path, *, q: float, tau1: float, tau2: float, seed: int, epochs: int, settings: list[str], also: list[str]
 ) -> dict[str, Any]:
-    """Train PRODEN, `ooc` and its robust preset; write three RUN folders and two pictures below `out`."""
+    """Train PRODEN, `ooc`, its robust preset and `also`; write a RUN folder for each, and two pictures, below `out`."""
     began = time.perf_counter()
     overrides = parse_settings("ooc", settings)
     problem = make_problem(digits(seed), q=q, tau1=tau1, tau2=tau2, seed=seed)
@@ -35,8 +35,17 @@ def run_demo(
         "PRODEN": make_method("proden"),
         "ooc": make_method("ooc", None, given),
         "ooc, robust": make_method("ooc", "robust", given),
+        **{name: make_method(name) for name in also},
     }
-    config = {"demo": "digits", "q": q, "tau": [tau1, tau2], "seed": seed, "epochs": epochs, "set": settings}
+    config = {
+        "demo": "digits",
+        "q": q,
+        "tau": [tau1, tau2],
+        "seed": seed,
+        "epochs": epochs,
+        "set": settings,
+        "also": also,
+    }
     with writing(out, config, replace=True) as run:
         rows = [train_one(run, name, method, problem, config) for name, method in methods.items()]
         draw(run, problem, warmup_epochs(given["warmup"], epochs))
@@ -91,10 +100,10 @@ def draw(run: Run, problem: Problem, warmup: int) -> None:
 def render(results: dict[str, Any]) -> str:
     """The results as a table for the terminal."""
     data, out = results["data"], results["out"]
-    counts = data["counts"]
+    closed, opened = data["counts"]["closed"], data["counts"]["open"]
     lines = [
-        f"Digits 0-5 with candidate labels, q = {data['q']:g}. Of {data['n']} training examples",
-        f"{counts['closed']} have the truth outside their candidates (closed), and {counts['open']} are digits 6-9: no known class (open).",
+        f"Handwritten digits 0-5 with candidate labels (q = {data['q']:g}), {data['n']} training examples: the truth",
+        f"of {closed} is outside their candidates (closed); {opened} are digits 6-9 of no known class (open).",
         "",
         f"{'':12}  {'accuracy':>8}   precision of the selected   normal  closed    open",
     ]
@@ -103,10 +112,10 @@ def render(results: dict[str, Any]) -> str:
         cells = "".join(f"{'-' if value is None else f'{value:.2f}':>8}" for value in found)
         lines.append(f"{row['name']:12}  {100 * row['accuracy']:7.1f}%   {'':25} {cells}")
     files = {
-        "ooc/, ooc-robust/, proden/": "metrics.jsonl, model, run.json of each",
+        "proden/, ooc/, ...": "metrics.jsonl, model/, run.json of each",
         "losses.png": "losses of the three kinds, mean and wooden",
         "precision.png": "precision of the selection, epoch by epoch",
     }
     lines += ["", f"Written to {out}/ in {results['seconds']:.0f} s:"]
-    lines += [f"  {name:28} {what}" for name, what in files.items()]
+    lines += [f"  {name:20} {what}" for name, what in files.items()]
     return "\n".join([*lines, "", "Next: candidly methods    candidly demo --q 0.5    candidly demo --help"])

@@ -1,4 +1,4 @@
-"""Image sets as the world distributes them."""
+"""Image sets as the world distributes them; images come back as uint8 (n, height, width[, 3])."""
 
 from __future__ import annotations
 
@@ -46,3 +46,45 @@ def idx_images(folder: str | Path, part: str) -> tuple[np.ndarray, np.ndarray]:
     if len(images) != len(labels):
         raise InputError(f"{folder}: {len(images)} {part} images, but {len(labels)} labels.")
     return images, labels.astype(np.int64)
+
+
+CIFAR_RECORD = 3072  # bytes of an image: three planes of 32 x 32
+
+
+def cifar_records(path: Path, label_bytes: int) -> tuple[np.ndarray, np.ndarray]:
+    """(images, labels) of a file in CIFAR's binary layout; labels have one column per label byte."""
+    if not path.exists():
+        raise InputError(f"{path} is missing: is this the folder of CIFAR's binary version?")
+    data = np.fromfile(path, dtype=np.uint8)
+    width = label_bytes + CIFAR_RECORD
+    if not len(data) or len(data) % width:
+        raise InputError(
+            f"{path} has {len(data)} bytes, which is no multiple of {width}: it is cut short. Fetch it again."
+        )
+    records = data.reshape(-1, width)
+    images = records[:, label_bytes:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    return np.ascontiguousarray(images), records[:, :label_bytes].astype(np.int64)
+
+
+def cifar10(folder: str | Path, part: str) -> tuple[np.ndarray, np.ndarray]:
+    """(images, labels) of the part "train" or "test" of `cifar-10-batches-bin`."""
+    names = [f"data_batch_{i}.bin" for i in range(1, 6)] if part == "train" else ["test_batch.bin"]
+    parts = [cifar_records(Path(folder) / name, 1) for name in names]
+    return np.concatenate([images for images, _ in parts]), np.concatenate([labels[:, 0] for _, labels in parts])
+
+
+def svhn(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
+    """(images, digits) of SVHN's cropped format, such as `train_32x32.mat`; the file's class 10 is the digit 0."""
+    from scipy.io import loadmat
+    from scipy.io.matlab import MatReadError
+
+    if not Path(path).exists():
+        raise InputError(f"{path} is missing: is this SVHN's cropped format?")
+    try:
+        file = loadmat(path, variable_names=["X", "y"])
+        X, y = file["X"], file["y"].reshape(-1)
+    except (MatReadError, KeyError, ValueError, TypeError, OSError) as error:
+        raise InputError(f"{path} cannot be read as SVHN's X and y ({error}). Fetch it again.") from error
+    if X.ndim != 4 or X.shape[3] != len(y):
+        raise InputError(f"{path}: X is {X.shape}, y has {len(y)} entries; expected X of height, width, 3, n.")
+    return np.ascontiguousarray(X.transpose(3, 0, 1, 2)), y.astype(np.int64) % 10

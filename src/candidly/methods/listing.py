@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import textwrap
 from typing import Any
 
 from candidly.methods import METHODS
@@ -36,7 +37,13 @@ def _entry(entry: dict[str, Any], whole: bool) -> str:
     text = entry["description"] if whole else entry["description"].split("\n")[0]
     lines = [f"{entry['name']}  {entry['title']}", *(f"  {line}".rstrip() for line in text.split("\n"))]
     if entry["settings"]:
-        lines.append("  --set    " + "  ".join(f"{k}={v}" for k, v in entry["settings"].items()))
-    for preset, values in entry["presets"].items():
-        lines.append(f"  --preset {preset}: " + "  ".join(f"{k}={v}" for k, v in values.items()))
+        lines.append(_assignments("settings:", entry["settings"]))
+    lines += [_assignments(f"preset {name}:", values) for name, values in entry["presets"].items()]
     return "\n".join(lines)
+
+
+def _assignments(label: str, values: dict[str, str]) -> str:
+    """`  label  a=1  b=2`, wrapped under the first assignment."""
+    text = "  ".join(f"{name}={value}" for name, value in values.items())
+    head = f"  {label:<16}"
+    return textwrap.fill(text, 110, initial_indent=head, subsequent_indent=" " * len(head), break_on_hyphens=False)
