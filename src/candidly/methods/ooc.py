@@ -1,4 +1,4 @@
-"""OOC: partial-label learning with mixed closed-set and open-set out-of-candidate examples (He, Feng, Yang, KDD 2023).
+"""OOC: learning with mixed closed-set and open-set out-of-candidate examples (He, Feng and Yang, KDD 2023).
 
 Algorithm 1 line by line. The defaults are the authors' released program without its bugs; the preset "paper" is the
 text read literally, "robust" takes an open-set score that does not break down as the model grows certain.

@@ -1,0 +1,36 @@
+"""What the documentation says works: its Python runs, its links lead somewhere, its commands exist."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+RUNNABLE = [ROOT / "README.md", ROOT / "docs" / "training.md"]
+
+
+@pytest.mark.parametrize("page", RUNNABLE, ids=lambda p: p.name)
+def test_python_examples_run(page, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.S)
+    assert blocks
+    for block in blocks:
+        exec(compile(block, page.name, "exec"), {})
+    assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_lead_somewhere(page):
+    prose = re.sub(r"```.*?```", "", page.read_text(), flags=re.S)
+    for target in re.findall(r"\]\((?!http)([^)#]+)", prose):
+        assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_scripts_and_make_targets_exist(page):
+    text = page.read_text()
+    for script in re.findall(r"benchmarks/\w+\.py", text):
+        assert (ROOT / script).exists(), script
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.M))
+    assert set(re.findall(r"`make ([a-z-]+)`", text)) <= targets
