@@ -28,8 +28,9 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(STAMP)  ## Speed: throughput of augmentation
+bench: $(STAMP)  ## Speed: throughput of augmentation, cost of each method beside a bare training loop
 	$(BIN)/python benchmarks/augmentation.py
+	$(BIN)/python benchmarks/overhead.py
 
 clean:
 	rm -rf .venv candidly-demo candidly-demo.partial build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -142,3 +142,13 @@ def test_momentum_zero_is_the_output_and_one_the_warm_up(recursive):
     average, output = outputs(2)
     np.testing.assert_array_equal(MovingEnsemble(5, 0.0, recursive).update(average, output)[1], output)
     np.testing.assert_array_equal(MovingEnsemble(5, 1.0, recursive).update(average, output)[1], average)
+
+
+@both
+@pytest.mark.parametrize("block", [1, 7, 12])
+def test_scoring_in_blocks_changes_nothing(make, block, monkeypatch):
+    logits, cand = make(outputs(10).reshape(-1, 3)), make(np.tile([[True, False, True], [False, True, True]], (20, 1)))
+    whole = score(logits, cand)
+    monkeypatch.setattr("candidly.selection.BLOCK", block)
+    for part, expected in zip(score(logits, cand), whole, strict=True):
+        np.testing.assert_array_equal(part, expected)

@@ -11,6 +11,7 @@ from array_api_compat import array_namespace, device
 from candidly.errors import InputError
 from candidly.scores import LOSSES, Array, doubt, energy, log_softmax, margin, surprise
 
+BLOCK = 1 << 18  # entries scored together: their temporary arrays stay in the cache
 OPEN_SCORES = ("surprise", "confidence", "energy")
 
 
@@ -67,6 +68,15 @@ def select(margin: Array, openness: Array, rates: Rates, *, overlap: bool = Fals
 
 def score(logits: Array, candidates: Array, losses: str = "wooden", openness: str = "surprise") -> tuple[Array, Array]:
     """(margin, openness) of each example from logits, by the chosen losses (`LOSSES`) and score (`OPEN_SCORES`)."""
+    xp = array_namespace(logits, candidates)
+    step = max(1, BLOCK // logits.shape[-1])
+    starts = range(0, max(1, logits.shape[0]), step)
+    parts = [_score(logits[i : i + step], candidates[i : i + step], losses, openness) for i in starts]
+    margins, opennesses = zip(*parts, strict=True)
+    return xp.concat(margins), xp.concat(opennesses)
+
+
+def _score(logits: Array, candidates: Array, losses: str, openness: str) -> tuple[Array, Array]:
     log_probs = log_softmax(logits)
     inside, outside = LOSSES[losses](log_probs, candidates)
     if openness == "surprise":
