@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from candidly.views import KINDS, make_views, rand_augment, warp
+from candidly.views import VIEWS, make_views, rand_augment, warp
 
 
 class Case(NamedTuple):
@@ -40,7 +40,7 @@ def our_cases(images: Tensor) -> dict[str, Case]:
         f"ours: {kind}": Case(
             lambda kind=kind: views(index, kind, rng), len(images), policy if kind.endswith("strong") else None
         )
-        for kind in KINDS
+        for kind in VIEWS
     }
 
 

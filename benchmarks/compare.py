@@ -20,6 +20,7 @@ import numpy as np
 
 from candidly.bench.data import Problem, Source, digits, make_problem, supervised_problem, true_selection
 from candidly.bench.oracle import Oracle
+from candidly.corruption import KINDS
 from candidly.data.images import idx_images
 from candidly.methods import Method
 from candidly.methods.settings import make_method
@@ -34,7 +35,6 @@ PLANS: dict[str, dict[str, Any]] = {
     "digits": {"net": "mlp", "net_settings": {}, "scheme": "fast", "epochs": 60},
     "fashion": {"net": "conv", "net_settings": {"widths": [16, 32, 64]}, "scheme": "fast", "epochs": 15},
 }
-KINDS = ("normal", "closed", "open")
 
 
 def fashion(folder: Path, seed: int) -> Source:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import tempfile
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from candidly.methods import METHODS, Batch
 from candidly.nets import build_net
 from candidly.selection import Rates
 from candidly.sets import CandidateSets
-from candidly.store import Run, writing
+from candidly.store import Run, read_metrics, writing
 from candidly.train import fit
 
 N, D, C = 26, 5, 4
@@ -171,6 +172,7 @@ def law_two_processes_equal_one(names):
         mp.spawn(_worker, (names, METHODS, folder), nprocs=2)
         for name in names:
             expected = _trained_double(name)
+            assert len(read_metrics(f"{folder}/{name}-fast")) == 3  # one run, by the first process
             for rank in range(2):
                 got = torch.load(f"{folder}/{name}-{rank}.pt", weights_only=True)
                 assert got.keys() == expected.keys()
@@ -184,17 +186,19 @@ def _worker(rank, names, methods, folder):
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     for name in names:
-        torch.save(_trained_double(name), f"{folder}/{name}-{rank}.pt")
+        torch.save(_trained_double(name, folder), f"{folder}/{name}-{rank}.pt")
     dist.destroy_process_group()
 
 
-def _trained_double(name):
+def _trained_double(name, folder=None):
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
         result = {}
         for scheme in ("fast", "paper"):
-            fitted = train(name, epochs=3, scheme=scheme)
+            place = nullcontext() if folder is None else writing(f"{folder}/{name}-{scheme}", {})
+            with place as run:
+                fitted = train(name, epochs=3, scheme=scheme, run=run)
             states = {"model": fitted.model.state_dict(), "method": fitted.method.state_dict()}
             result |= {f"{scheme}.{k}.{key}": v for k, state in states.items() for key, v in state.items()}
             result[f"{scheme}.loss"] = torch.tensor([row["loss"] for row in fitted.history])

@@ -243,7 +243,7 @@ def test_same_distribution_as_a_naive_loop():
         ({"tau2": 2}, "tau2=2"),
         ({"n_classes": 1}, "n_classes=1: expected at least 2"),
         ({"seed": -1}, "seed=-1"),
-        ({"open_sets": "even"}, "open_sets='even': expected one of 'uniform', 'matched'"),
+        ({"open_sets": "even"}, "open_sets 'even' is unknown. There are: uniform, matched"),
         ({"y": [0, 1, 3]}, r"y, row 2: class index 3 is outside 0\.\.2"),
         ({"y": [0, -1, 3]}, "y, row 1: class index -1"),
         ({"y": [0.0, 1.0]}, "y is float64"),

@@ -47,7 +47,7 @@ def test_kaiming_fan_out():
 
 
 def test_wrong_names_and_shapes():
-    with pytest.raises(InputError, match="net 'resnet': expected one of 'resnet18'"):
+    with pytest.raises(InputError, match=r"net 'resnet' is unknown. Did you mean 'resnet18'"):
         build_net("resnet", (3, 32, 32), 10)
     with pytest.raises(InputError, match=r"takes images .* not inputs of shape \(64,\)"):
         build_net("conv", (64,), 10)

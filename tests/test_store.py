@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from candidly.errors import InputError
+from candidly.errors import InputError, TrainingError
 from candidly.nets import build_net
+from candidly.predictor import Predictor
 from candidly.store import (
     CHECKPOINT,
-    load_model,
+    fingerprint,
     load_tensors,
     read_arrays,
     read_metrics,
@@ -23,12 +24,13 @@ from candidly.store import (
 
 def test_a_finished_run_has_everything(tmp_path):
     net = {"name": "mlp", "shape": [4], "n_classes": 3}
-    model = build_net("mlp", (4,), 3, seed=5)
+    moments = (np.array([1.0, 0, 0, 5]), np.array([2.0, 1, 1, 1]))
+    predictor = Predictor(build_net("mlp", (4,), 3, seed=5), np.array(["a", "b", "c"]), (4,), *moments)
     with writing(tmp_path / "run", {"q": 0.1, "seed": 5}) as run:
         assert not (tmp_path / "run").exists()
         run.add_metrics({"epoch": 1, "loss": 0.5})
         run.save_arrays(open=np.array([True, False]))
-        run.save_model(model, net)
+        run.save_model(predictor, net)
         run.save_checkpoint({"x": torch.ones(1)}, epochs=1)
     files = sorted(p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*") if p.is_file())
     names = ("arrays.npz", "metrics.jsonl", "model/model.json", "model/model.safetensors", "run.json")
@@ -39,8 +41,15 @@ def test_a_finished_run_has_everything(tmp_path):
     assert note["finished"] >= note["started"]
     assert read_metrics(tmp_path / "run") == [{"epoch": 1, "loss": 0.5}]
     np.testing.assert_array_equal(read_arrays(tmp_path / "run")["open"], [True, False])
-    x = torch.randn(2, 4)
-    torch.testing.assert_close(load_model(tmp_path / "run")(x), model(x))
+    X = np.random.default_rng(0).normal(size=(6, 4))
+    loaded = Predictor.load(tmp_path / "run")
+    np.testing.assert_array_equal(loaded.logits(X), predictor.logits(X))
+    np.testing.assert_array_equal(loaded.predict(X), predictor.predict(X))
+    by_hand = predictor.model(torch.as_tensor((X - moments[0]) / moments[1], dtype=torch.float32))
+    np.testing.assert_allclose(loaded.logits(X), by_hand.detach(), rtol=1e-5)
+    np.testing.assert_allclose(loaded.predict_proba(X), by_hand.softmax(-1).detach(), rtol=1e-5)
+    with pytest.raises(InputError, match=r"shape \(3,\); the model was trained on \(4,\)|mean is"):
+        loaded.predict(X[:, :3])
 
 
 def test_a_failed_run_leaves_nothing(tmp_path):
@@ -129,3 +138,79 @@ def test_tensors_survive_exactly_whatever_their_layout(tmp_path):
     assert torch.equal(tensors["image"], image)
     assert torch.equal(tensors["view"], image[:, 0])
     assert notes == {"n": 1}
+
+
+def test_what_is_not_a_run_is_never_touched(tmp_path):
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter").write_text("1")
+    (tmp_path / "new.partial").mkdir()
+    (tmp_path / "new.partial" / "mine").write_text("2")
+    (tmp_path / "file").write_text("3")
+    (tmp_path / "link").symlink_to(tmp_path / "thesis")
+    for name in ("thesis", "new", "file", "link"):
+        with pytest.raises(InputError, match="choose another name"), writing(tmp_path / name, {}, replace=True):
+            pass
+    kept = sorted(p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*"))
+    assert kept == ["file", "link", "new.partial", "new.partial/mine", "thesis", "thesis/chapter"]
+
+
+@pytest.mark.parametrize("path", [".", "..", ""])
+def test_a_run_needs_a_name(path):
+    with pytest.raises(InputError, match="name a new folder"), writing(path, {}):
+        pass
+
+
+def test_an_empty_folder_becomes_a_run(tmp_path):
+    (tmp_path / "run").mkdir()
+    with writing(tmp_path / "run", {}, replace=True):
+        pass
+    assert (tmp_path / "run" / "run.json").exists()
+
+
+def test_a_place_that_cannot_be_written_is_told(tmp_path):
+    (tmp_path / "file").write_text("")
+    message = r"file/run\.partial cannot be written: Not a directory"
+    with pytest.raises(InputError, match=message), writing(tmp_path / "file" / "run", {}):
+        pass
+
+
+def test_finished_runs_inside_survive_an_interruption(tmp_path):
+    with pytest.raises(KeyboardInterrupt), writing(tmp_path / "outer", {}) as outer:
+        with writing(outer.folder / "first", {}):
+            pass
+        raise KeyboardInterrupt
+    with writing(tmp_path / "outer", {}) as outer:
+        assert (outer.folder / "first" / "run.json").exists()
+    assert (tmp_path / "outer" / "first" / "run.json").exists()
+
+
+def test_a_diverged_run_leaves_nothing(tmp_path):
+    with pytest.raises(TrainingError), writing(tmp_path / "run", {}) as run:
+        run.save_checkpoint({"x": torch.ones(1)}, epochs=1)
+        raise TrainingError("nan")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_replacing_forgets_an_unfinished_run_with_other_settings(tmp_path):
+    interrupted(tmp_path / "run", {"q": 0.1})
+    with writing(tmp_path / "run", {"q": 0.3}, replace=True) as run:
+        assert run.load_checkpoint() is None
+
+
+def test_a_training_is_not_taken_up_with_other_facts(tmp_path):
+    with pytest.raises(KeyboardInterrupt), writing(tmp_path / "run", {}) as run:
+        run.claim(seed=1, lr=0.1)
+        run.save_checkpoint({"x": torch.ones(1)}, epochs=1)
+        raise KeyboardInterrupt
+    with writing(tmp_path / "run", {}) as run:
+        with pytest.raises(InputError, match=r"lr: 0.1 there, 0.2 now"):
+            run.claim(seed=1, lr=0.2)
+        run.claim(seed=1, lr=0.1)
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["training"] == {"seed": 1, "lr": 0.1}
+
+
+def test_fingerprints_tell_arrays_apart():
+    a = np.arange(6)
+    prints = {fingerprint(x) for x in (a, a.reshape(2, 3), a.astype(np.int32), a + 1)}
+    assert len(prints) == 4
+    assert fingerprint(a) == fingerprint(np.arange(6))

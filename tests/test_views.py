@@ -15,7 +15,7 @@ from candidly.errors import InputError
 from candidly.views import (
     COLOUR,
     GEOMETRY,
-    KINDS,
+    VIEWS,
     ImageViews,
     TableViews,
     colour_matrix,
@@ -58,7 +58,7 @@ DATA = {
 # Laws of every kind on every sort of data
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", VIEWS)
 @pytest.mark.parametrize("name", DATA)
 def test_parts_equal_the_whole_bit_for_bit(name: str, kind: str) -> None:
     views, index = make_views(DATA[name]), torch.randperm(40, generator=rng())[:37]
@@ -70,12 +70,12 @@ def test_parts_equal_the_whole_bit_for_bit(name: str, kind: str) -> None:
 
 def test_parts_equal_the_whole_for_batches_that_are_worked_on_by_several_threads() -> None:
     views, index = make_views(random_images(300, 32, 32, 3)), torch.arange(300)
-    for kind in KINDS:
+    for kind in VIEWS:
         parts = [views(index, kind, rng(1), part) for part in (slice(0, 1), slice(1, 128), slice(128, None))]
         assert torch.equal(torch.cat(parts), views(index, kind, rng(1)))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", VIEWS)
 @pytest.mark.parametrize("name", DATA)
 def test_views_are_reproducible_finite_and_leave_the_data_alone(name: str, kind: str) -> None:
     data = DATA[name].copy()

@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from candidly import __version__
+from candidly.errors import CandidlyError, Interrupted
+
+
+class Plain(TyperGroup):
+    """What the user can mend is told in a sentence, without a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (CandidlyError, Interrupted) as error:
+            typer.echo(f"candidly: {error}", err=True)
+            raise typer.Exit(2 if isinstance(error, CandidlyError) else 130) from None
+
 
 app = typer.Typer(
     name="candidly",
+    cls=Plain,
     help="Learn from candidate labels, even when the truth is not among them.",
     epilog="Start with: candidly demo",
     no_args_is_help=True,
@@ -46,7 +61,7 @@ Tau = Annotated[
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="A hyper-parameter of the method; may be repeated."),
+    typer.Option("--set", metavar="NAME=VALUE", help="A setting of ooc, or METHOD.NAME=VALUE; repeatable."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the results as JSON.")]
 
@@ -55,15 +70,15 @@ Json = Annotated[bool, typer.Option("--json", help="Print the results as JSON.")
     epilog=_examples(
         "candidly demo",
         "candidly demo --q 0.5 --tau 0.3 0.6 --seed 1 --out hard",
-        "candidly demo --set alpha=0.5 --also crdpll",
+        "candidly demo --set alpha=0.5 --also crdpll --set crdpll.ramp=0.5",
     )
 )
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the results; replaced if it exists.")] = Path("candidly-demo"),
     q: Annotated[float, typer.Option(help="Probability that a wrong label joins a candidate set.")] = 0.1,
     tau: Tau = (0.2, 0.4),
-    seed: Annotated[int, typer.Option(help="Decides the data and the training.")] = 0,
-    epochs: Annotated[int, typer.Option(help="Length of each training.")] = 60,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Decides the data and the training.")] = 0,
+    epochs: Annotated[int, typer.Option(min=1, help="Length of each training.")] = 60,
     settings: Settings = None,
     also: Annotated[
         list[str] | None, typer.Option(metavar="METHOD", help="Another method to train; repeatable.")
@@ -85,7 +100,42 @@ def methods(
     as_json: Json = False,
 ) -> None:
     """List the methods with their settings and defaults, as `--set name=value` takes them."""
-    from candidly.methods.listing import describe, listing
+    from candidly.methods.listing import as_text, describe
 
     found = describe(name)
-    typer.echo(json.dumps(found, indent=2) if as_json else listing(found, whole=name is not None))
+    typer.echo(json.dumps(found, indent=2) if as_json else as_text(found, whole=name is not None))
+
+
+data_app = typer.Typer(help="Image sets: which there are, and how to get them.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+DataDir = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Folder of the image sets; otherwise the variable CANDIDLY_DATA names it."),
+]
+
+
+@data_app.command(
+    epilog=_examples(
+        "candidly data fetch cifar10 --data-dir ~/data", "CANDIDLY_DATA=~/data candidly data fetch fashion-mnist"
+    )
+)
+def fetch(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="An image set, as `candidly data list` calls it.")],
+    data_dir: DataDir = None,
+    mirror: Annotated[
+        str | None, typer.Option(metavar="URL", help="Folder of a server that holds the same official files.")
+    ] = None,
+) -> None:
+    """Download an image set, verify it and unpack it. Run it again after an interruption: it goes on."""
+    from candidly.data.fetch import fetch_set
+
+    typer.echo(fetch_set(name, data_dir, mirror))
+
+
+@data_app.command("list", epilog=_examples("candidly data list", "candidly data list --data-dir ~/data --json"))
+def list_sets(data_dir: DataDir = None, as_json: Json = False) -> None:
+    """List the image sets, which parts of them are there, and their official pages."""
+    from candidly.data.catalogue import survey, survey_text
+
+    typer.echo(json.dumps(survey(data_dir), indent=2) if as_json else survey_text(data_dir))

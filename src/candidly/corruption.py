@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from candidly.checks import number, one_of, whole
 from candidly.errors import InputError
 from candidly.sets import CandidateSets
 
@@ -174,14 +175,11 @@ def _checked(
 ) -> NDArray[np.int64]:
     """The true labels as an int64 vector, after all arguments have been looked at."""
     for name, share in (("q", q), ("tau1", tau1), ("tau2", tau2)):
-        if not 0 <= share <= 1:
-            raise InputError(f"{name}={share!r}: expected a number from 0 to 1.")
+        number(share, name, 0, 1)
     if n_classes < 2:
         raise InputError(f"n_classes={n_classes!r}: expected at least 2, or there is no wrong label.")
-    if seed < 0:
-        raise InputError(f"seed={seed!r}: expected a whole number, 0 or above.")
-    if open_sets not in OPEN_SETS:
-        raise InputError(f"open_sets={open_sets!r}: expected one of {', '.join(map(repr, OPEN_SETS))}.")
+    whole(seed, "seed")
+    one_of(open_sets, OPEN_SETS, "open_sets")
     labels = np.asarray(y)
     if labels.ndim != 1 or labels.dtype.kind not in "iu" or not len(labels):
         raise InputError(f"y is {labels.dtype} of shape {labels.shape}: expected a vector of class indices (integers).")

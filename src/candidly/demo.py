@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,14 @@ import numpy as np
 
 from candidly.bench.data import Problem, digits, make_problem
 from candidly.bench.figures import loss_distributions, precision_curves
+from candidly.checks import one_of
 from candidly.corruption import KINDS
 from candidly.methods import Method
 from candidly.methods.ooc import OOC, warmup_epochs
 from candidly.methods.settings import make_method, parse_settings
 from candidly.metrics import final_score
 from candidly.nets import build_net
-from candidly.store import Run, read_arrays, read_metrics, writing
+from candidly.store import Run, read_arrays, read_metrics, write_json, writing
 from candidly.train import Fitted, fit
 
 WARMUP = 0.3  # of the training; chosen on validation rows. The paper's tenth is 16,000 steps there, and 50 here.
@@ -28,48 +28,49 @@ def run_demo(
 ) -> dict[str, Any]:
     """Train PRODEN, `ooc`, its robust preset and `also`; write a RUN folder for each, and two pictures, below `out`."""
     began = time.perf_counter()
-    overrides = parse_settings("ooc", settings)
     problem = make_problem(digits(seed), q=q, tau1=tau1, tau2=tau2, seed=seed)
-    given: dict[str, Any] = {"rates": problem.rates, "warmup": WARMUP} | overrides
-    methods = {
-        "PRODEN": make_method("proden"),
-        "ooc": make_method("ooc", None, given),
-        "ooc, robust": make_method("ooc", "robust", given),
-        **{name: make_method(name) for name in also},
-    }
-    config = {
-        "demo": "digits",
-        "q": q,
-        "tau": [tau1, tau2],
-        "seed": seed,
-        "epochs": epochs,
-        "set": settings,
-        "also": also,
-    }
-    with writing(out, config, replace=True) as run:
+    methods = make_methods(problem, settings, also)
+    config = {"demo": "digits", "q": q, "tau": [tau1, tau2], "seed": seed, "epochs": epochs}
+    chosen = {name: method.settings for name, method in methods.items()}
+    with writing(out, {**config, "methods": chosen}, replace=True) as run:
         rows = [train_one(run, name, method, problem, config) for name, method in methods.items()]
-        draw(run, problem, warmup_epochs(given["warmup"], epochs))
-        results = {
-            "out": str(out),
-            "data": problem.truth.manifest,
-            "methods": rows,
-            "seconds": round(time.perf_counter() - began, 1),
-        }
-        (run.folder / "results.json").write_text(json.dumps(results, indent=2) + "\n")
+        draw(run, problem, warmup_epochs(methods["ooc"].settings["warmup"], epochs))
+        took = round(time.perf_counter() - began, 1)
+        results = {"out": str(out), "data": problem.truth.manifest, "methods": rows, "seconds": took}
+        write_json(run.folder / "results.json", results)
     return results
+
+
+def make_methods(problem: Problem, settings: list[str], also: list[str]) -> dict[str, Method]:
+    """The methods of the demo by the name of their row. `ooc` is told how many examples are closed and open, not which.
+
+    A setting `name=value` is that of `ooc`; `method.name=value` is that of another one.
+    """
+    given: dict[str, list[str]] = {name: [] for name in ("ooc", "proden", *also)}
+    for assignment in settings:
+        owner, dot, _ = assignment.partition("=")[0].partition(".")
+        name = one_of(owner, given, "method of this demo") if dot else "ooc"
+        given[name].append(assignment.removeprefix(f"{owner}.") if dot else assignment)
+    parsed = {name: parse_settings(name, assignments) for name, assignments in given.items()}
+    ooc = {"rates": problem.rates, "warmup": WARMUP, **parsed["ooc"]}
+    return {
+        "PRODEN": make_method("proden"),
+        "ooc": make_method("ooc", None, ooc),
+        "ooc, robust": make_method("ooc", "robust", ooc),
+        **{name: make_method(name, None, parsed[name]) for name in also if name not in ("ooc", "proden")},
+    }
 
 
 def train_one(run: Run, name: str, method: Method, problem: Problem, config: dict[str, Any]) -> dict[str, Any]:
     """One method into one RUN folder, unless it is there already; returns its row of the printed table."""
     folder = run.folder / folder_name(name)
     if not folder.exists():
-        shape, n_classes, seed = problem.X.shape[1:], problem.candidates.n_classes, config["seed"]
-        net = {"name": "mlp", "shape": list(shape), "n_classes": n_classes}
+        net = {"name": "mlp", "shape": list(problem.X.shape[1:]), "n_classes": problem.candidates.n_classes}
         with writing(folder, {**config, "method": name, "net": net}) as inner:
-            model = build_net("mlp", shape, n_classes, seed=seed)
-            data = {"test": problem.test, "truth": problem.truth, "seed": seed, "epochs": config["epochs"]}
+            data = {"test": problem.test, "truth": problem.truth, "seed": config["seed"], "epochs": config["epochs"]}
+            model = build_net("mlp", problem.X.shape[1:], problem.candidates.n_classes, seed=config["seed"])
             fitted = fit(model, problem.X, problem.candidates, method, run=inner, label=name, **data)
-            inner.save_model(model, net)
+            inner.save_model(fitted.predictor, net)
             inner.save_arrays(**arrays(fitted))
     history = read_metrics(folder)
     precision = {key: value for key, value in history[-1].items() if key.startswith("precision_")}
@@ -84,13 +85,15 @@ def arrays(fitted: Fitted) -> dict[str, np.ndarray]:
     """The warm-up ensemble and the last selection, where there are any."""
     if not isinstance(fitted.method, OOC) or fitted.selection is None:
         return {}
-    groups = dict(zip(KINDS, map(np.asarray, fitted.selection), strict=True))
+    groups = dict(zip(KINDS, fitted.selection, strict=True))
     return {"ensemble": fitted.method.average.cpu().numpy(), **groups}
 
 
 def draw(run: Run, problem: Problem, warmup: int) -> None:
     """losses.png: the ensemble at the end of warm-up; precision.png: the selection, epoch by epoch."""
-    ensemble = read_arrays(run.folder / "ooc")["ensemble"]
+    ensemble = read_arrays(run.folder / "ooc").get("ensemble")
+    if ensemble is None:  # too few epochs, or settings without a selection
+        return
     losses = loss_distributions(ensemble, problem.candidates.dense(), problem.truth.kinds)
     losses.savefig(run.folder / "losses.png", dpi=150)
     histories = {name: read_metrics(run.folder / folder_name(name)) for name in ("ooc", "ooc, robust")}
@@ -116,6 +119,9 @@ def render(results: dict[str, Any]) -> str:
         "losses.png": "losses of the three kinds, mean and wooden",
         "precision.png": "precision of the selection, epoch by epoch",
     }
-    lines += ["", f"Written to {out}/ in {results['seconds']:.0f} s:"]
+    if not (Path(out) / "losses.png").exists():
+        files = dict(list(files.items())[:1])
+    lines += ["", "ooc is told how many examples are closed and open, not which.", ""]
+    lines += [f"Written to {out}/ in {results['seconds']:.0f} s:"]
     lines += [f"  {name:20} {what}" for name, what in files.items()]
     return "\n".join([*lines, "", "Next: candidly methods    candidly demo --q 0.5    candidly demo --help"])

@@ -14,14 +14,19 @@ if TYPE_CHECKING:
 
 def accuracy(logits: Any, labels: Any) -> float:
     """Share of rows whose largest logit is at the true label."""
-    return float((np.asarray(logits).argmax(-1) == np.asarray(labels)).mean())
+    return float((as_numpy(logits).argmax(-1) == labels).mean())
 
 
 def selection_precision(selection: Selection, kinds: np.ndarray) -> dict[str, float | None]:
     """Precision of each selected group: the share of its members that are truly of that kind; None if it is empty."""
     groups = zip(KINDS, selection, strict=True)
-    members = {name: kinds[np.asarray(group)] == number for number, (name, group) in enumerate(groups)}
+    members = {name: kinds[as_numpy(group)] == number for number, (name, group) in enumerate(groups)}
     return {f"precision_{name}": float(hits.mean()) if len(hits) else None for name, hits in members.items()}
+
+
+def as_numpy(values: Any) -> np.ndarray:
+    """An array, or a tensor on any device, as a NumPy array."""
+    return np.asarray(values.cpu() if hasattr(values, "cpu") else values)
 
 
 def final_score(history: list[dict[str, Any]], key: str = "accuracy") -> float:

@@ -14,6 +14,7 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor, nn
 
+from candidly.checks import one_of
 from candidly.errors import InputError
 
 
@@ -123,8 +124,7 @@ NETS: dict[str, Callable[..., nn.Module]] = {"resnet18": ResNet18, "conv": Small
 
 def build_net(name: str, shape: Sequence[int], n_classes: int, *, seed: int = 0, **settings: Any) -> nn.Module:
     """A fresh net of `NETS` for inputs of `shape`, its weights drawn from `seed` alone."""
-    if name not in NETS:
-        raise InputError(f"net {name!r}: expected one of {', '.join(map(repr, NETS))}.")
+    one_of(name, NETS, "net")
     if name in ("resnet18", "conv") and len(shape) != 3:
         raise InputError(f"net {name!r} takes images (channels, height, width), not inputs of shape {tuple(shape)}.")
     with torch.random.fork_rng():

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from array_api_compat import array_namespace, device
 
+from candidly.checks import number
 from candidly.errors import InputError
 from candidly.scores import LOSSES, Array, doubt, energy, log_softmax, margin, surprise
 
@@ -23,6 +24,8 @@ class Rates:
     open: float
 
     def __post_init__(self) -> None:
+        number(self.closed, "closed")
+        number(self.open, "open")
         if not (self.closed >= 0 and self.open >= 0 and self.closed + self.open <= 1 + 1e-12):
             raise InputError(
                 f"Rates(closed={self.closed}, open={self.open}): both are shares of all examples; they must be at "
@@ -32,6 +35,8 @@ class Rates:
     @classmethod
     def from_tau(cls, tau1: float, tau2: float) -> Rates:
         """From the paper's tau1 (closed share of the known-class examples) and tau2 (open examples added per known)."""
+        number(tau1, "tau1", 0, 1)
+        number(tau2, "tau2", 0)
         return cls(closed=tau1 / (1 + tau2), open=tau2 / (1 + tau2))
 
     def counts(self, n: int) -> tuple[int, int]:

@@ -1,10 +1,10 @@
 """RUN folders: complete or absent. Everything that writes results goes through here.
 
 A run is written under the temporary name `NAME.partial` and renamed when it is finished. A partial folder that holds a
-checkpoint goes on where it stopped, if its configuration is the same; any other partial folder is cleared away. Runs
-may stand inside a run.
+checkpoint goes on where it stopped, if its configuration is the same; one that holds nothing worth keeping is cleared
+away. Runs may stand inside a run. What is not a run is never touched.
 
-    RUN/run.json         configuration, seed, versions, times
+    RUN/run.json         configuration, training (scheme, seed, method, settings, data), versions, times
     RUN/metrics.jsonl    one line per epoch
     RUN/model/           model.safetensors and model.json
     RUN/arrays.npz       whatever arrays the run wants to keep
@@ -12,11 +12,13 @@ may stand inside a run.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,21 +28,32 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from candidly.errors import InputError
+from candidly.errors import InputError, TrainingError
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
+
+    from candidly.predictor import Predictor
 
 CHECKPOINT = "checkpoint.safetensors"
+NOTE = "run.json"
 
 
 class Run:
     """A RUN folder being written; `folder` is its temporary place, `path` its final one."""
 
     def __init__(self, path: Path, config: dict[str, Any]) -> None:
+        if path.name in ("", ".."):
+            raise InputError(f"{str(path)!r} cannot be a run: name a new folder.")
         self.path, self.folder = path, path.with_name(path.name + ".partial")
-        self.config = json.loads(json.dumps(config))
-        self.started = time.time()
+        self.note: dict[str, Any] = {"config": _plain(config), "started": time.time()}
+
+    def claim(self, **facts: Any) -> None:
+        """Keep the facts that decide a training; refuse to go on with a training that had others."""
+        facts = _plain(facts)
+        _refuse_other(self.folder, self.note.setdefault("training", facts), facts)
+        if _leads():
+            write_json(self.folder / NOTE, self.note)
 
     def add_metrics(self, row: dict[str, Any]) -> None:
         with (self.folder / "metrics.jsonl").open("a") as file:
@@ -49,8 +62,9 @@ class Run:
     def keep_metrics(self, epochs: int) -> list[dict[str, Any]]:
         """The metrics of the first `epochs` epochs; later lines, left by an interruption, are dropped."""
         rows = read_metrics(self.folder)[:epochs] if (self.folder / "metrics.jsonl").exists() else []
-        lines = "".join(json.dumps(row) + "\n" for row in rows)
-        write_atomically(self.folder / "metrics.jsonl", lambda path: path.write_text(lines))
+        if _leads():
+            lines = "".join(json.dumps(row) + "\n" for row in rows)
+            write_atomically(self.folder / "metrics.jsonl", lambda path: path.write_text(lines))
         return rows
 
     def save_arrays(self, **arrays: np.ndarray) -> None:
@@ -60,11 +74,9 @@ class Run:
 
         write_atomically(self.folder / "arrays.npz", write)
 
-    def save_model(self, model: nn.Module, description: dict[str, Any]) -> None:
-        """Weights as safetensors, and what is needed to build the net again as JSON."""
-        (self.folder / "model").mkdir(exist_ok=True)
-        write_json(self.folder / "model" / "model.json", description)
-        save_tensors(self.folder / "model" / "model.safetensors", model.state_dict())
+    def save_model(self, predictor: Predictor, net: dict[str, Any] | None = None) -> None:
+        """`model/`, for `Predictor.load`; `net`: the arguments of `build_net`."""
+        predictor.save(self.folder / "model", net)
 
     def save_checkpoint(self, tensors: dict[str, Tensor], **notes: Any) -> None:
         save_tensors(self.folder / CHECKPOINT, tensors, notes)
@@ -73,64 +85,117 @@ class Run:
         """(tensors, notes) of an interrupted run, or None."""
         return load_tensors(self.folder / CHECKPOINT) if (self.folder / CHECKPOINT).exists() else None
 
-    def describe(self, **more: Any) -> dict[str, Any]:
-        return {"config": self.config, "versions": versions(), "started": self.started, **more}
-
 
 @contextmanager
 def writing(path: str | Path, config: dict[str, Any], *, replace: bool = False) -> Iterator[Run]:
-    """Write a RUN folder: it appears at `path` when the block ends well, and not at all otherwise."""
+    """Write a RUN folder: it appears at `path` when the block ends well, and not at all otherwise.
+
+    `replace`: an earlier RUN at `path`, and one left unfinished with other settings, give way. Of many processes the
+    first one alone writes.
+    """
     run = Run(Path(path), config)
-    _open(run, replace)
+    if _leads():
+        _open(run, replace)
+    _wait()
+    run.note = read_json(run.folder / NOTE)
     try:
         yield run
-    except BaseException:
-        if not _resumable(run.folder):
+    except BaseException as error:
+        if _leads() and (isinstance(error, TrainingError) or not _worth_keeping(run.folder)):
             shutil.rmtree(run.folder, ignore_errors=True)
         raise
-    _finish(run)
+    _wait()
+    if _leads():
+        _finish(run)
+    _wait()
 
 
 def _open(run: Run, replace: bool) -> None:
+    """Make the temporary folder, or take up the one that is there."""
+    for folder in (run.path, run.folder):
+        _refuse_foreign(folder)
     if run.path.exists() and not replace:
         raise InputError(f"{run.path} exists already: choose another folder, or remove it first.")
-    note = run.folder / "run.json"
-    if note.exists() and _resumable(run.folder):
-        _refuse_other_config(run, json.loads(note.read_text())["config"])
-        return
-    if run.folder.exists():
-        shutil.rmtree(run.folder)
-    run.folder.mkdir(parents=True)
-    write_json(note, run.describe())
+    if (run.folder / NOTE).exists():
+        found = read_json(run.folder / NOTE)
+        if not _worth_keeping(run.folder) or (replace and found["config"] != run.note["config"]):
+            shutil.rmtree(run.folder)
+        else:
+            _refuse_other(run.folder, found["config"], run.note["config"])
+            return
+    try:
+        run.folder.mkdir(parents=True, exist_ok=True)
+        write_json(run.folder / NOTE, {**run.note, "versions": versions()})
+    except OSError as error:
+        raise InputError(f"{run.folder} cannot be written: {error.strerror}. Choose another folder.") from error
 
 
-def _resumable(folder: Path) -> bool:
-    """Is there a checkpoint, of this run or of one inside it?"""
-    return any(folder.rglob(CHECKPOINT))
+def _refuse_foreign(folder: Path) -> None:
+    """Nothing is ever replaced or removed that is not a run."""
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise InputError(f"{folder} exists and is not a folder: choose another name.")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / NOTE).is_file():
+        raise InputError(f"{folder} exists and is not a run of candidly (it has no {NOTE}): choose another name.")
 
 
-def _refuse_other_config(run: Run, found: dict[str, Any]) -> None:
-    if found != run.config:
-        keys = sorted(k for k in {*found, *run.config} if found.get(k) != run.config.get(k))
-        differences = "; ".join(f"{k}: {found.get(k)!r} there, {run.config.get(k)!r} now" for k in keys)
+def _worth_keeping(folder: Path) -> bool:
+    """Is there a checkpoint, or a finished run inside?"""
+    finished = ("finished" in read_json(note) for note in folder.rglob(NOTE))
+    return any(folder.rglob(CHECKPOINT)) or any(finished)
+
+
+def _refuse_other(folder: Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:
+    if found != wanted:
+        keys = sorted(k for k in {*found, *wanted} if found.get(k) != wanted.get(k))
+        differences = "; ".join(f"{k}: {found.get(k)!r} there, {wanted.get(k)!r} now" for k in keys)
         raise InputError(
-            f"{run.folder} holds an unfinished run with other settings ({differences}). "
+            f"{folder} holds an unfinished run with other settings ({differences}). "
             "Repeat the old settings to go on with it, or remove the folder to start anew."
         )
 
 
 def _finish(run: Run) -> None:
-    (run.folder / CHECKPOINT).unlink(missing_ok=True)
-    finished = time.time()
-    write_json(run.folder / "run.json", run.describe(finished=finished))
+    write_json(run.folder / NOTE, {**run.note, "finished": time.time()})
     if run.path.exists():
-        old = run.path.with_name(run.path.name + ".old")
-        shutil.rmtree(old, ignore_errors=True)
+        old = run.path.with_name(f".{run.path.name}.old.{os.getpid()}")
         run.path.rename(old)
         run.folder.rename(run.path)
         shutil.rmtree(old)
     else:
         run.folder.rename(run.path)
+    (run.path / CHECKPOINT).unlink(missing_ok=True)
+
+
+def _leads() -> bool:
+    """Is this the only process, or the first of many?"""
+    return _world() == 1 or sys.modules["torch.distributed"].get_rank() == 0
+
+
+def _wait() -> None:
+    if _world() > 1:
+        sys.modules["torch.distributed"].barrier()
+
+
+def _world() -> int:
+    """Number of processes; torch is not imported to find out."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return 1
+    return distributed.get_world_size()
+
+
+def fingerprint(*arrays: np.ndarray) -> str:
+    """SHA-256 over shapes, types and bytes."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(f"{array.shape} {array.dtype}".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """As it will come back from JSON."""
+    return json.loads(json.dumps(value, default=str))
 
 
 def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
@@ -146,6 +211,15 @@ def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
 def write_json(path: Path, value: Any) -> None:
     text = json.dumps(value, indent=2, sort_keys=True) + "\n"
     write_atomically(path, lambda temporary: temporary.write_text(text))
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise InputError(f"{path} is missing: is {path.parent} a finished run?") from error
+    except ValueError as error:
+        raise InputError(f"{path} is not JSON ({error}).") from error
 
 
 def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
@@ -177,20 +251,10 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
     try:
         with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, json.loads(file.metadata()["notes"])  # noqa: SIM118
+            notes = json.loads((file.metadata() or {}).get("notes", "{}"))
+            return {name: file.get_tensor(name) for name in file.keys()}, notes  # noqa: SIM118 (it is no dict)
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path} is not a complete safetensors file ({error}). Remove it to start anew.") from error
-
-
-def load_model(folder: str | Path, model: nn.Module | None = None) -> nn.Module:
-    """The model of a finished RUN: one of `NETS` built from its description, or `model` with the stored weights."""
-    from candidly.nets import build_net
-
-    folder = Path(folder) / "model"
-    if model is None:
-        model = build_net(**json.loads((folder / "model.json").read_text()))
-    model.load_state_dict(load_tensors(folder / "model.safetensors")[0])
-    return model.eval()
 
 
 def versions() -> dict[str, str]:
@@ -201,8 +265,11 @@ def versions() -> dict[str, str]:
 
 def _revision() -> str:
     """The commit of the source tree, or "released" outside of one."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    tree = Path(__file__).parents[2]
+    if not (tree / ".git").exists():
+        return "released"
+    command = ["git", "-C", str(tree), "describe", "--always", "--dirty"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
-        return "released"
+        return "unknown"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,13 +17,15 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from candidly import distributed, metrics
+from candidly.checks import number, one_of, whole
 from candidly.corruption import Truth
 from candidly.errors import InputError, Interrupted, TrainingError
 from candidly.methods.base import Batch, Method
+from candidly.predictor import Predictor, predict
 from candidly.progress import bar
 from candidly.selection import Selection
 from candidly.sets import CandidateSets
-from candidly.store import Run
+from candidly.store import Run, fingerprint
 from candidly.views import Views, make_views
 
 
@@ -42,6 +44,14 @@ class Scheme:
     momentum: float = 0.9
     nesterov: bool = False
 
+    def __post_init__(self) -> None:
+        whole(self.epochs, "epochs", 1)
+        whole(self.batch_size, "batch_size", 1)
+        for name in ("lr", "lr_min", "weight_decay"):
+            number(getattr(self, name), name, 0)
+        number(self.momentum, "momentum", 0, 1)
+        one_of(self.schedule, ("cosine", "onecycle"), "schedule")
+
     def rate(self, epoch: float) -> float:
         """Learning rate at a point of the training, in epochs."""
         if self.schedule == "cosine":
@@ -58,31 +68,29 @@ SCHEMES = {
 
 def make_scheme(scheme: str | Scheme, **changes: Any) -> Scheme:
     """A scheme by name, with some of its values changed."""
-    if isinstance(scheme, str):
-        if scheme not in SCHEMES:
-            raise InputError(f"scheme {scheme!r}: expected one of {', '.join(map(repr, SCHEMES))}.")
-        scheme = SCHEMES[scheme]
-    names = [field.name for field in dataclasses.fields(Scheme)]
+    plan = scheme if isinstance(scheme, Scheme) else SCHEMES[one_of(scheme, SCHEMES, "scheme")]
     for name in changes:
-        if name not in names:
-            close = difflib.get_close_matches(name, names, 1)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
-            raise InputError(f"a scheme has no setting {name!r}; it has {', '.join(names)}.{hint}")
-    return dataclasses.replace(scheme, **changes)
+        one_of(name, [field.name for field in dataclasses.fields(Scheme)], "setting of a scheme")
+    return dataclasses.replace(plan, **changes)
 
 
 @dataclass
 class Fitted:
-    """What a training leaves: the model, the method with its state, and one row of metrics per epoch."""
+    """What a training leaves: the predictor, the method with its state, and one row of metrics per epoch."""
 
-    model: nn.Module
+    predictor: Predictor
     method: Method
     history: list[dict[str, Any]]
-    views: Views
+
+    @property
+    def model(self) -> nn.Module:
+        return self.predictor.model
 
     @property
     def selection(self) -> Selection | None:
-        return getattr(self.method, "selection", None)
+        """The method's last division of the training examples, as NumPy masks; None if it makes none."""
+        found = getattr(self.method, "selection", None)
+        return None if found is None else Selection(*(mask.cpu().numpy() for mask in found))
 
 
 class Step(nn.Module):
@@ -99,8 +107,8 @@ class Step(nn.Module):
 def fit(
     model: nn.Module,
     X: Any,
-    candidates: CandidateSets,
-    method: Method,
+    candidates: Any,
+    method: Method | str,
     *,
     scheme: str | Scheme = "fast",
     seed: int = 0,
@@ -114,15 +122,18 @@ def fit(
 ) -> Fitted:
     """Train `model` on `X` and its candidate sets by `method`.
 
-    X: array of uint8 images (n, h, w[, c]) or of features (n, d), or `Views`. `changes` override values of the scheme,
-    such as `epochs`. `test` (inputs, class indices) and `truth` only fill the metrics. With a `run` of `store.writing`
-    each epoch leaves a checkpoint, and an interrupted training goes on bit for bit (on a CPU).
+    X: array of uint8 images (n, h, w[, c]) or of features (n, d), or `Views`. candidates: `CandidateSets`, or anything
+    that makes one. method: a `Method`, or the name of one with its default settings. `changes` override values of the
+    scheme, such as `epochs`. `test` (inputs, class indices) and `truth` only fill the metrics. With a `run` of
+    `store.writing` each epoch leaves a checkpoint, and an interrupted training goes on bit for bit (on a CPU).
     """
-    plan = make_scheme(scheme, **changes)
-    trainer = Trainer(model, X, candidates, method, plan, seed, find_device(device), test, truth, run)
+    plan, sets, method = make_scheme(scheme, **changes), as_sets(candidates), as_method(method)
+    views = X if isinstance(X, Views) else make_views(X, device=find_device(device))
+    trainer = Trainer(model, views, sets, method, plan, whole(seed, "seed"), test, truth, run)
     start = trainer.resume()
     try:
-        with bar(plan.epochs, label or type(method).__name__, done=start, shown=progress) as advance:
+        shown = progress if distributed.rank() == 0 else False
+        with bar(plan.epochs, label or type(method).__name__, done=start, shown=shown) as advance:
             for epoch in range(start, plan.epochs):
                 row = trainer.epoch(epoch)
                 advance("  ".join(f"{k} {row[k]:.3g}" for k in ("loss", "accuracy") if k in row))
@@ -130,31 +141,43 @@ def fit(
         raise Interrupted(trainer.farewell()) from None
     finally:
         trainer.close()
-    return Fitted(model.eval(), method, trainer.history, trainer.views)
+    moments = (moment.cpu().numpy() for moment in (views.mean, views.std))
+    return Fitted(Predictor(model.eval(), sets.classes, views.shape, *moments), method, trainer.history)
 
 
 class Trainer:
     """One training: data on the device, model, method, optimizer; all randomness of an epoch is (seed, epoch)'s."""
 
-    def __init__(self, model, X, candidates, method, scheme, seed, device, test, truth, run) -> None:
-        self.scheme, self.seed, self.device, self.run = scheme, seed, device, run
-        self.views = X if isinstance(X, Views) else make_views(X, device=device)
-        if len(self.views) != len(candidates):
-            raise InputError(f"X has {len(self.views)} rows, but there are {len(candidates)} candidate sets.")
-        self.candidates = torch.as_tensor(candidates.dense(), device=device)
-        self.test = None if test is None else (self.views.like(test[0]), np.asarray(test[1]))
+    def __init__(
+        self,
+        model: nn.Module,
+        views: Views,
+        sets: CandidateSets,
+        method: Method,
+        scheme: Scheme,
+        seed: int = 0,
+        test: tuple[Any, Any] | None = None,
+        truth: Truth | None = None,
+        run: Run | None = None,
+    ) -> None:
+        self.views, self.scheme, self.seed, self.run, self.method = views, scheme, seed, run, method
+        self.device = views.data.device
+        check_lengths(len(views), sets, truth)
+        self.candidates = torch.as_tensor(sets.dense(), device=self.device)
+        self.test = None if test is None else (views.like(test[0]), check_labels(*test, sets.n_classes))
         self.kinds = None if truth is None else truth.kinds
-        self.model = model.to(device)
-        if len(self.views.shape) == 3:
-            model.to(memory_format=torch.channels_last)
+        self.model = model.to(self.device)
+        if len(views.shape) == 3:
+            self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        check_width(model, views, sets.n_classes)
         self.rng = torch.Generator()
-        self.method = method
         self.set_up_method()
         self.step = Step(model, method)
         distributed.share_state(self.step)
         parameters = [p for p in self.step.parameters() if p.requires_grad]
-        settings = {"momentum": scheme.momentum, "weight_decay": scheme.weight_decay, "nesterov": scheme.nesterov}
-        self.optimizer = torch.optim.SGD(parameters, lr=scheme.lr, **settings)
+        self.optimizer = torch.optim.SGD(
+            parameters, scheme.lr, scheme.momentum, weight_decay=scheme.weight_decay, nesterov=scheme.nesterov
+        )
         self.history: list[dict[str, Any]] = []
         self.recorded: Tensor | None = None
         self.recorder = Recorder(model) if scheme.record else None
@@ -170,11 +193,12 @@ class Trainer:
         began = time.perf_counter()
         with seeded(self.seed, epoch + 1, self.rng):
             self.method.epoch_start(epoch, self.predict_all)
-            row = {"epoch": epoch + 1, "lr": self.scheme.rate(epoch), "loss": self.train(epoch)}
-        if self.kinds is not None and getattr(self.method, "selection", None) is not None:
-            row |= metrics.selection_precision(self.method.selection, self.kinds)
+            row: dict[str, Any] = {"epoch": epoch + 1, "lr": self.scheme.rate(epoch), "loss": self.train(epoch)}
+        selection = getattr(self.method, "selection", None)
+        if self.kinds is not None and isinstance(selection, Selection):
+            row |= metrics.selection_precision(selection, self.kinds)
         if self.test is not None:
-            row["accuracy"] = metrics.accuracy(predict(self.model, self.test[0]).cpu(), self.test[1])
+            row["accuracy"] = metrics.accuracy(predict(self.model, self.test[0]), self.test[1])
         row["seconds"] = time.perf_counter() - began
         self.history.append(row)
         self.checkpoint()
@@ -225,8 +249,8 @@ class Trainer:
         loss = float(total) / len(self.views)
         if not math.isfinite(loss):
             raise TrainingError(
-                f"the loss of epoch {epoch + 1} is {loss} at learning rate {self.scheme.rate(epoch):.3g}: training "
-                "diverged. Try a smaller lr, or look for extreme values in the inputs."
+                f"the loss of epoch {epoch + 1} is {loss}: training diverged. Try an lr below {self.scheme.lr:g}, or "
+                "look for extreme values in the inputs and the settings."
             )
         return loss
 
@@ -239,16 +263,19 @@ class Trainer:
             return
         self.run.add_metrics(self.history[-1])
         state = {f"step.{k}": v for k, v in self.step.state_dict().items()}
-        for number, values in self.optimizer.state_dict()["state"].items():
-            state |= {f"optimizer.{number}.{k}": v for k, v in values.items() if v is not None}
+        for parameter, values in self.optimizer.state_dict()["state"].items():
+            state |= {f"optimizer.{parameter}.{k}": v for k, v in values.items() if v is not None}
         if self.recorded is not None:
             state["recorded"] = self.recorded
-        self.run.save_checkpoint(state, epochs=len(self.history))
+        self.run.save_checkpoint(state, epochs=self.history[-1]["epoch"])
 
     def resume(self) -> int:
         """Take up a checkpoint, if there is one; returns the number of finished epochs."""
-        found = self.run.load_checkpoint() if self.run is not None else None
-        if self.run is None or found is None:
+        if self.run is None:
+            return 0
+        self.run.claim(**self.facts())
+        found = self.run.load_checkpoint()
+        if found is None:
             return 0
         state, notes = found
         self.step.load_state_dict({k[5:]: v for k, v in state.items() if k.startswith("step.")})
@@ -256,6 +283,12 @@ class Trainer:
         self.recorded = state["recorded"].to(self.device) if "recorded" in state else None
         self.history = self.run.keep_metrics(notes["epochs"])
         return notes["epochs"]
+
+    def facts(self) -> dict[str, Any]:
+        """What decides the result of this training."""
+        data = fingerprint(self.views.data.cpu().numpy(), self.candidates.cpu().numpy())
+        method = {"method": type(self.method).__name__, "settings": self.method.settings}
+        return {"scheme": dataclasses.asdict(self.scheme), "seed": self.seed, "data": data, **method}
 
     def load_optimizer(self, tensors: dict[str, Tensor]) -> None:
         whole = self.optimizer.state_dict()
@@ -272,6 +305,8 @@ class Trainer:
         stopped = f"stopped in epoch {len(self.history) + 1} of {self.scheme.epochs}"
         if self.run is None:
             return f"{stopped}; nothing was saved, because no run folder was given."
+        if not self.history:
+            return f"{stopped}; there is nothing to keep yet."
         kept = f"{len(self.history)} finished epochs are kept in {self.run.folder}"
         return f"{stopped}; {kept}. Repeat the same command to go on."
 
@@ -290,17 +325,6 @@ class Recorder:
     def take(self) -> Tensor | None:
         first, self.first = self.first, None
         return first
-
-
-def predict(model: nn.Module, views: Views, batch_size: int = 512) -> Tensor:
-    """Logits of all examples, un-augmented, in evaluation mode; the processes share the work."""
-    was_training = model.training
-    model.eval()
-    rows = torch.arange(len(views))[distributed.local_part(len(views))]
-    with torch.no_grad():
-        parts = [model(views(index, "plain", torch.Generator())) for index in rows.split(batch_size)]
-    model.train(was_training)
-    return distributed.gather(torch.cat(parts))
 
 
 def batches(order: Tensor, batch_size: int) -> Iterator[tuple[Tensor, float]]:
@@ -324,7 +348,55 @@ def seeded(seed: int, stream: int, rng: torch.Generator) -> Iterator[None]:
 
 
 def find_device(name: str) -> torch.device:
-    """A device by name; "auto" takes a GPU if there is one."""
+    """A device by name; "auto" takes a GPU if there is one, under `torchrun` the one of this process."""
     if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(name)
+        name = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu"
+    try:
+        return torch.zeros(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).split("\n")[0]
+        raise InputError(f"device {name!r} cannot be used here: {reason} Try 'auto' or 'cpu'.") from error
+
+
+def as_sets(candidates: Any) -> CandidateSets:
+    return candidates if isinstance(candidates, CandidateSets) else CandidateSets(candidates)
+
+
+def as_method(method: Method | str) -> Method:
+    from candidly.methods.settings import make_method
+
+    if isinstance(method, str):
+        return make_method(method)
+    if not isinstance(method, Method):
+        raise InputError(f"method={method!r}: expected a Method, such as METHODS['cc'](), or the name of one.")
+    return method
+
+
+def check_lengths(n: int, sets: CandidateSets, truth: Truth | None) -> None:
+    if n != len(sets):
+        raise InputError(f"X has {n} rows, but there are {len(sets)} candidate sets.")
+    if truth is not None and len(truth.kinds) != n:
+        raise InputError(f"X has {n} rows, but truth has {len(truth.kinds)}: is it that of these candidate sets?")
+
+
+def check_labels(X: Any, y: Any, n_classes: int) -> np.ndarray:
+    """Test labels as class indices."""
+    labels = np.asarray(y)
+    if labels.shape != (len(X),) or labels.dtype.kind not in "iu":
+        raise InputError(
+            f"test labels are {labels.dtype} of shape {labels.shape}: expected {len(X)} class indices; "
+            "CandidateSets.index_of turns labels into indices."
+        )
+    if len(labels) and not 0 <= labels.min() <= labels.max() < n_classes:
+        raise InputError(f"test labels reach from {labels.min()} to {labels.max()}: expected 0..{n_classes - 1}.")
+    return labels
+
+
+def check_width(model: nn.Module, views: Views, n_classes: int) -> None:
+    """Does the model give one logit per class?"""
+    was_training = model.training
+    with torch.no_grad():
+        shape = tuple(model.eval()(views(torch.arange(min(2, len(views))), "plain")).shape)
+    model.train(was_training)
+    if shape[1:] != (n_classes,):
+        raise InputError(f"the model turns {min(2, len(views))} inputs into {shape}: expected {n_classes} logits each.")

@@ -17,10 +17,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from candidly.checks import one_of
 from candidly.errors import InputError
 
-KINDS = ("plain", "weak", "strong", "resized", "resized_strong")
+VIEWS = ("plain", "weak", "strong", "resized", "resized_strong")
 
+BLOCK = 4096  # rows of a table brought to double precision together
 Draw = Callable[..., Tensor]  # draw(k): (b, k) uniform numbers in [0, 1); draw(k, torch.randn): normal ones
 
 
@@ -56,8 +58,7 @@ class Views(ABC):
         self, index: Tensor, kind: str, rng: torch.Generator | None = None, part: slice = slice(None)
     ) -> Tensor:
         """The rows `index[part]` as float32; random numbers come from `rng` (on the CPU) for the whole of `index`."""
-        if kind not in KINDS:
-            raise InputError(f"There is no view named {kind!r}. Choose one of {', '.join(KINDS)}.")
+        one_of(kind, VIEWS, "view")
         device = self.data.device
         rows = self.data.index_select(0, index[part].to(device))
 
@@ -113,14 +114,13 @@ class TableViews(Views):
                 f"X is {_describe(table)}; expected a table of numbers (n, d), or images, uint8 of shape (n, h, w) or "
                 "(n, h, w, 1 or 3). Turn images with values 0..1 into (255 * X).round().astype('uint8')."
             )
-        table = table.cpu().double()
         _check_finite(table)
-        constant = table.amax(0) == table.amin(0)
-        own_std = table.std(0, correction=0).masked_fill(constant, 1)
-        self.mean, self.std = _moments(
-            table.mean(0) if mean is None else mean, own_std if std is None else std, table.shape[1]
-        )
-        self.data = ((table - self.mean) / self.std).to(device, torch.get_default_dtype())
+        own_mean, own_std = _column_moments(table) if mean is None or std is None else (mean, std)
+        width = table.shape[1]
+        self.mean, self.std = _moments(own_mean if mean is None else mean, own_std if std is None else std, width)
+        self.data = torch.empty(table.shape, dtype=torch.get_default_dtype(), device=device)
+        for rows, block in zip(self.data.split(BLOCK), table.split(BLOCK), strict=True):
+            rows.copy_((block.cpu().double() - self.mean) / self.std)
         self.shape = (table.shape[1],)
 
     def _view(self, rows: Tensor, kind: str, draw: Draw) -> Tensor:
@@ -169,6 +169,14 @@ def _moments(mean: Any, std: Any, width: int) -> tuple[Tensor, Tensor]:
             raise InputError(f"{name} is {value}; expected {width} finite {sign}numbers, one per channel or column.")
         moments.append(values)
     return moments[0], moments[1]
+
+
+def _column_moments(table: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each column, by blocks in double precision; a constant column has 1."""
+    mean = torch.stack([block.cpu().double().sum(0) for block in table.split(BLOCK)]).sum(0) / len(table)
+    squares = torch.stack([((block.cpu().double() - mean) ** 2).sum(0) for block in table.split(BLOCK)]).sum(0)
+    constant = (table == table[0]).all(0).cpu()
+    return mean, (squares / len(table)).sqrt().masked_fill(constant, 1)
 
 
 def _pixel_moments(images: Tensor) -> tuple[Tensor, Tensor]:

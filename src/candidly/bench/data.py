@@ -10,6 +10,7 @@ import numpy as np
 from candidly.corruption import CLOSED, NORMAL, OPEN, Truth, corrupt
 from candidly.selection import Rates, Selection
 from candidly.sets import CandidateSets
+from candidly.store import fingerprint
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ def make_problem(source: Source, *, q: float, tau1: float, tau2: float, seed: in
     """Corrupt a source."""
     settings = {"q": q, "tau1": tau1, "tau2": tau2, "seed": seed, "pool": len(source.pool), **options}
     candidates, truth = corrupt(source.y, len(source.classes), **settings)
+    truth.manifest["sources"] = {"X": fingerprint(source.X), "pool": fingerprint(source.pool)}
     X = np.concatenate([source.X, source.pool])[truth.source]
     return Problem(X, candidates, truth, (source.X_test, source.y_test))
 

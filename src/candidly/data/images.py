@@ -1,9 +1,14 @@
-"""Image sets as the world distributes them; images come back as uint8 (n, height, width[, 3])."""
+"""Image sets as the world distributes them: uint8 images (n, height, width[, 3]) and int64 labels from 0.
+
+Pixels come back as they are stored; nothing is subtracted, mirrored or cut away.
+"""
 
 from __future__ import annotations
 
 import gzip
 import math
+import zlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -11,24 +16,37 @@ import numpy as np
 from candidly.errors import InputError
 
 IDX_BYTES = 8  # type code of unsigned bytes in the third byte of an idx file
+PLANES = 3072  # bytes of a 32 x 32 image: its red, green and blue plane
+
+Parts = Mapping[str, tuple[str, ...]]
+IDX: Parts = {
+    "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
+    "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
+}
+CIFAR10: Parts = {"train": tuple(f"data_batch_{i}.bin" for i in range(1, 6)), "test": ("test_batch.bin",)}
+CIFAR100: Parts = {"train": ("train.bin",), "test": ("test.bin",)}
+SVHN: Parts = {"train": ("train_32x32.mat",), "test": ("test_32x32.mat",)}
+IMAGENET32: Parts = {"train": ("train_data_batch_*.npz",), "test": ("val_data.npz",)}
 
 
 def read_idx(path: str | Path) -> np.ndarray:
     """An idx file of unsigned bytes (MNIST, Fashion-MNIST), gzipped or not, as an array of its declared shape."""
-    path = Path(path)
+    path = _existing(path)
     try:
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (EOFError, gzip.BadGzipFile) as error:
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise InputError(f"{path} is not a whole gzip file ({error}). Fetch it again.") from error
     if len(data) < 4 or data[:3] != bytes([0, 0, IDX_BYTES]):
         raise InputError(f"{path} begins with {data[:4].hex(' ')}, not with 00 00 08: it is no idx file of bytes.")
     start = 4 + 4 * data[3]
+    if len(data) < start:
+        raise InputError(f"{path} ends within its header of {start} bytes. Fetch it again.")
     shape = tuple(int(size) for size in np.frombuffer(data[4:start], dtype=">u4"))
     if len(data) - start != math.prod(shape):
         raise InputError(
             f"{path} declares {shape}, {math.prod(shape)} bytes, but holds {len(data) - start}. Fetch it again."
         )
-    return np.frombuffer(data, dtype=np.uint8, offset=start).reshape(shape)
+    return np.frombuffer(data, dtype=np.uint8, offset=start).reshape(shape).copy()
 
 
 def find_idx(folder: str | Path, name: str) -> Path:
@@ -39,52 +57,113 @@ def find_idx(folder: str | Path, name: str) -> Path:
     raise InputError(f"{Path(folder) / name} is missing, and so is {name}.gz: is this the folder of the idx files?")
 
 
-def idx_images(folder: str | Path, part: str) -> tuple[np.ndarray, np.ndarray]:
-    """(images, labels) of the part "train" or "t10k" of an MNIST-like folder."""
-    images = read_idx(find_idx(folder, f"{part}-images-idx3-ubyte"))
-    labels = read_idx(find_idx(folder, f"{part}-labels-idx1-ubyte"))
-    if len(images) != len(labels):
-        raise InputError(f"{folder}: {len(images)} {part} images, but {len(labels)} labels.")
-    return images, labels.astype(np.int64)
-
-
-CIFAR_RECORD = 3072  # bytes of an image: three planes of 32 x 32
-
-
-def cifar_records(path: Path, label_bytes: int) -> tuple[np.ndarray, np.ndarray]:
-    """(images, labels) of a file in CIFAR's binary layout; labels have one column per label byte."""
-    if not path.exists():
-        raise InputError(f"{path} is missing: is this the folder of CIFAR's binary version?")
-    data = np.fromfile(path, dtype=np.uint8)
-    width = label_bytes + CIFAR_RECORD
-    if not len(data) or len(data) % width:
-        raise InputError(
-            f"{path} has {len(data)} bytes, which is no multiple of {width}: it is cut short. Fetch it again."
-        )
-    records = data.reshape(-1, width)
-    images = records[:, label_bytes:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-    return np.ascontiguousarray(images), records[:, :label_bytes].astype(np.int64)
+def idx_images(folder: str | Path, part: str, classes: int = 10) -> tuple[np.ndarray, np.ndarray]:
+    """(images, labels) of the part "train" or "test" (also called "t10k") of an MNIST-like folder."""
+    image_path, label_path = (find_idx(folder, name) for name in _names(IDX, "test" if part == "t10k" else part))
+    images = _pixels(image_path, "the array", read_idx(image_path), (None, None, None))
+    return images, _labels(label_path, read_idx(label_path), len(images), range(classes))
 
 
 def cifar10(folder: str | Path, part: str) -> tuple[np.ndarray, np.ndarray]:
     """(images, labels) of the part "train" or "test" of `cifar-10-batches-bin`."""
-    names = [f"data_batch_{i}.bin" for i in range(1, 6)] if part == "train" else ["test_batch.bin"]
-    parts = [cifar_records(Path(folder) / name, 1) for name in names]
-    return np.concatenate([images for images, _ in parts]), np.concatenate([labels[:, 0] for _, labels in parts])
+    return _cifar(folder, _names(CIFAR10, part), (10,))
+
+
+def cifar100(folder: str | Path, part: str) -> tuple[np.ndarray, np.ndarray]:
+    """(images, fine labels) of the part "train" or "test" of `cifar-100-binary`."""
+    return _cifar(folder, _names(CIFAR100, part), (20, 100))
+
+
+def _cifar(folder: str | Path, names: tuple[str, ...], classes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """CIFAR's binary layout; a record is one byte for each kind of label, the last of which counts, and the planes."""
+    images, labels = [], []
+    for path in (_existing(Path(folder) / name) for name in names):
+        data, width = np.fromfile(path, dtype=np.uint8), len(classes) + PLANES
+        if not len(data) or len(data) % width:
+            raise InputError(
+                f"{path} has {len(data)} bytes, which is no multiple of {width}: it is cut short. Fetch it again."
+            )
+        records = data.reshape(-1, width)
+        kinds = [_labels(path, records[:, i], len(records), range(count)) for i, count in enumerate(classes)]
+        images.append(_from_planes(records[:, len(classes) :]))
+        labels.append(kinds[-1])
+    return np.concatenate(images), np.concatenate(labels)
 
 
 def svhn(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
     """(images, digits) of SVHN's cropped format, such as `train_32x32.mat`; the file's class 10 is the digit 0."""
     from scipy.io import loadmat
-    from scipy.io.matlab import MatReadError
 
-    if not Path(path).exists():
-        raise InputError(f"{path} is missing: is this SVHN's cropped format?")
+    path = _existing(path)
     try:
         file = loadmat(path, variable_names=["X", "y"])
         X, y = file["X"], file["y"].reshape(-1)
-    except (MatReadError, KeyError, ValueError, TypeError, OSError) as error:
+    except Exception as error:  # on damaged files SciPy raises almost anything
         raise InputError(f"{path} cannot be read as SVHN's X and y ({error}). Fetch it again.") from error
-    if X.ndim != 4 or X.shape[3] != len(y):
-        raise InputError(f"{path}: X is {X.shape}, y has {len(y)} entries; expected X of height, width, 3, n.")
-    return np.ascontiguousarray(X.transpose(3, 0, 1, 2)), y.astype(np.int64) % 10
+    images = _pixels(path, "X", X, (32, 32, 3, None)).transpose(3, 0, 1, 2)
+    return np.ascontiguousarray(images), _labels(path, y, len(images), range(1, 11)) % 10
+
+
+def imagenet32(folder: str | Path, part: str) -> tuple[np.ndarray, np.ndarray]:
+    """(images, labels) of all batches of "train", or of "test" (the validation images); class 1 of the files is 0."""
+    (pattern,) = _names(IMAGENET32, part)
+    paths = sorted(Path(folder).glob(pattern), key=lambda path: (len(path.name), path.name))  # 10 comes after 9
+    if not paths:
+        raise InputError(f"{Path(folder) / pattern} is missing: is this the folder of ImageNet32's npz files?")
+    labels = [_labels(path, _npz_array(path, "labels"), None, range(1, 1001)) - 1 for path in paths]
+    images = np.empty((sum(map(len, labels)), 32, 32, 3), np.uint8)  # 3.9 GB for the whole set: only once in memory
+    start = 0
+    for path, batch in zip(paths, labels, strict=True):
+        data = _pixels(path, "data", _npz_array(path, "data"), (len(batch), PLANES))
+        images[start : start + len(batch)] = _from_planes(data)
+        start += len(batch)
+    return images, np.concatenate(labels)
+
+
+def _npz_array(path: Path, name: str) -> np.ndarray:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return np.asarray(file[name])
+    except Exception as error:  # on damaged files NumPy and zipfile raise almost anything
+        raise InputError(
+            f"{path}: {name!r} cannot be read as a plain array ({error}). Fetch the file again."
+        ) from error
+
+
+def _existing(path: str | Path) -> Path:
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"{path} is missing: is this the official layout of the set?")
+    return path
+
+
+def _names(parts: Parts, part: str) -> tuple[str, ...]:
+    if part not in parts:
+        raise InputError(f"part={part!r}: expected {' or '.join(map(repr, parts))}.")
+    return parts[part]
+
+
+def _from_planes(planes: np.ndarray) -> np.ndarray:
+    """(n, 3072) bytes, a plane for each colour, as images of (n, 32, 32, 3)."""
+    return np.ascontiguousarray(planes.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
+
+
+def _pixels(path: Path, name: str, array: np.ndarray, shape: tuple[int | None, ...]) -> np.ndarray:
+    """`array`, if it holds bytes in the expected shape; None stands for any size."""
+    fits = array.ndim == len(shape) and all(want in (None, size) for want, size in zip(shape, array.shape, strict=True))
+    if array.dtype != np.uint8 or not fits or not array.size:
+        expected = ", ".join("any" if size is None else str(size) for size in shape)
+        raise InputError(f"{path}: {name} is {array.dtype} {array.shape}, but images are uint8 ({expected}).")
+    return array
+
+
+def _labels(path: Path, labels: np.ndarray, count: int | None, allowed: range) -> np.ndarray:
+    """`labels` as int64, if they are `count` integers in the allowed range; None stands for any count but zero."""
+    if labels.ndim != 1 or labels.dtype.kind not in "iu" or not labels.size:
+        raise InputError(f"{path}: the labels are {labels.dtype} {labels.shape}, expected a row of integers.")
+    if count not in (None, len(labels)):
+        raise InputError(f"{path}: {len(labels)} labels for {count} images.")
+    low, high = int(labels.min()), int(labels.max())
+    if low not in allowed or high not in allowed:
+        raise InputError(f"{path}: labels from {low} to {high}, expected {allowed[0]} to {allowed[-1]}.")
+    return labels.astype(np.int64)

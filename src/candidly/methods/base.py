@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-
-from candidly.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -29,6 +28,7 @@ class Method(nn.Module, ABC):
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {}  # name -> overrides of the arguments of `__init__`
     views: tuple[str, ...] | None = None  # such as ("weak", "strong"); None: the weak views of the training scheme
     epochs: int = 1  # length of the training, set by the trainer before `setup`
+    settings: dict[str, Any]  # the arguments of `__init__`, defaults included, kept by `__new__`
 
     def setup(self, model: nn.Module, candidates: Tensor, rng: torch.Generator) -> None:
         """Create state: `rows` for one value per example, buffers for the rest, submodules for heads."""
@@ -40,10 +40,21 @@ class Method(nn.Module, ABC):
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """One loss per example of the batch, (b,); update state of the rows `batch.index` here."""
 
+    def __new__(cls, *args: Any, **settings: Any) -> Method:
+        method = super().__new__(cls)
+        method.__dict__["settings"] = {**defaults(cls), **settings}
+        return method
+
     def rows(self, name: str, initial: Tensor) -> None:
         """Register per-example state, kept by checkpoints and brought together from all processes after an epoch."""
         self.register_buffer(name, initial)
         self.row_names = (*getattr(self, "row_names", ()), name)
+
+
+def defaults(method: type[Method]) -> dict[str, Any]:
+    """Hyper-parameters of a method with their defaults."""
+    parameters = inspect.signature(method.__init__).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
 
 
 def forward_views(model: nn.Module, batch: Batch) -> Tensor:
@@ -54,17 +65,3 @@ def forward_views(model: nn.Module, batch: Batch) -> Tensor:
 def mean_softmax(logits: Tensor) -> Tensor:
     """Mean over the views of the softmax, (b, c), without gradient."""
     return logits.detach().softmax(-1).mean(0)
-
-
-def one_of(name: str, value: str, choices: Iterable[str]) -> str:
-    """`value`, if it is one of the choices."""
-    if value not in choices:
-        raise InputError(f"{name}={value!r}: expected one of {', '.join(map(repr, choices))}.")
-    return value
-
-
-def at_least(name: str, value: float, least: float) -> float:
-    """`value`, if it is not below `least`."""
-    if not value >= least:
-        raise InputError(f"{name}={value!r}: expected a number of at least {least:g}.")
-    return value

@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor, nn
 
+from candidly.checks import number, one_of
 from candidly.losses import kl, negative_ce
-from candidly.methods.base import Batch, Method, forward_views, one_of
+from candidly.methods.base import Batch, Method, forward_views
 from candidly.scores import disambiguate, uniform_targets
 
 
@@ -19,7 +20,8 @@ class CRDPLL(Method):
 
     def __init__(self, *, augmentation: str = "own", ramp: float = 1 / 3) -> None:
         super().__init__()
-        self.augmentation, self.ramp = one_of("augmentation", augmentation, ("own", "same")), ramp
+        self.augmentation = one_of(augmentation, ("own", "same"), "augmentation")
+        self.ramp = number(ramp, "ramp", 0, 1)
         self.views = ("weak", "strong", "strong") if augmentation == "own" else ("weak",) * 3
 
     def setup(self, model: nn.Module, candidates: Tensor, rng: torch.Generator) -> None:

@@ -6,13 +6,15 @@ import inspect
 import textwrap
 from typing import Any
 
+from candidly.checks import one_of
 from candidly.methods import METHODS
-from candidly.methods.settings import defaults, known, show
+from candidly.methods.base import defaults
+from candidly.methods.settings import show
 
 
 def describe(name: str | None = None) -> list[dict[str, Any]]:
     """Name, description, settings and presets of one method, or of all."""
-    chosen = [known(name, METHODS, "method")] if name else list(METHODS)
+    chosen = [one_of(name, METHODS, "method")] if name else list(METHODS)
     return [_describe(key) for key in chosen]
 
 
@@ -28,7 +30,7 @@ def _describe(name: str) -> dict[str, Any]:
     }
 
 
-def listing(found: list[dict[str, Any]], *, whole: bool = False) -> str:
+def as_text(found: list[dict[str, Any]], *, whole: bool = False) -> str:
     """The descriptions as text for a terminal."""
     return "\n\n".join(_entry(entry, whole) for entry in found)
 

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from candidly.checks import number
 from candidly.losses import leveraged
 from candidly.methods.base import Batch, Method, forward_views, mean_softmax
 from candidly.scores import disambiguate
@@ -18,7 +19,7 @@ class LWS(Method):
 
     def __init__(self, *, leverage: float = 1.0) -> None:
         super().__init__()
-        self.leverage = leverage
+        self.leverage = number(leverage, "leverage", 0)
 
     def setup(self, model: nn.Module, candidates: Tensor, rng: torch.Generator) -> None:
         self.rows("weights", torch.full(candidates.shape, 1 / candidates.shape[1], device=candidates.device))

@@ -12,8 +12,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from candidly.checks import number, one_of
+from candidly.errors import InputError
 from candidly.losses import soft_ce
-from candidly.methods.base import Batch, at_least, forward_views, mean_softmax, one_of
+from candidly.methods.base import Batch, forward_views, mean_softmax
 from candidly.methods.proden import PRODEN
 from candidly.scores import LOSSES, disambiguate, random_targets, uniform_targets
 from candidly.selection import OPEN_SCORES, MovingEnsemble, Rates, Selection, score, select
@@ -43,8 +45,8 @@ class OOC(PRODEN):
         "w/o RLD": {"reverse": False},
         "discard": {"alpha": 0.0, "beta": 0.0, "overlap": False},
     }
-    average: Tensor
-    selection: Selection | None = None
+    average: Tensor  # of the ensemble, (n, c)
+    groups: Tensor  # (3, n): the selection, kept by checkpoints
 
     def __init__(
         self,
@@ -66,12 +68,14 @@ class OOC(PRODEN):
         randomise: bool = True,
     ) -> None:
         super().__init__()
-        self.rates, self.warmup = rates, at_least("warmup", warmup, 0)
+        if not isinstance(rates, Rates):
+            raise InputError(f"rates={rates!r}: expected Rates(closed, open), such as Rates.from_tau(0.2, 0.4).")
+        self.rates, self.warmup = rates, number(warmup, "warmup", 0)
         self.ensemble = MovingEnsemble(window, momentum, recursive)
-        self.losses, self.openness = one_of("losses", losses, LOSSES), one_of("openness", openness, OPEN_SCORES)
-        self.overlap, self.temperature = overlap, at_least("temperature", temperature, 1e-3)
-        self.random_from = one_of("random_from", random_from, ("all", "candidates"))
-        self.alpha, self.beta = at_least("alpha", alpha, 0), at_least("beta", beta, 0)
+        self.losses, self.openness = one_of(losses, LOSSES, "losses"), one_of(openness, OPEN_SCORES, "openness")
+        self.overlap, self.temperature = overlap, number(temperature, "temperature", 1e-3)
+        self.random_from = one_of(random_from, ("all", "candidates"), "random_from")
+        self.alpha, self.beta = number(alpha, "alpha", 0), number(beta, "beta", 0)
         self.disambiguation, self.reverse, self.randomise = disambiguation, reverse, randomise
 
     def setup(self, model: nn.Module, candidates: Tensor, rng: torch.Generator) -> None:
@@ -79,6 +83,12 @@ class OOC(PRODEN):
         self.candidates = candidates
         self.warmup_epochs = warmup_epochs(self.warmup, self.epochs)
         self.register_buffer("average", torch.zeros(candidates.shape, device=candidates.device))
+        self.register_buffer("groups", torch.zeros(3, len(candidates), dtype=torch.bool, device=candidates.device))
+
+    @property
+    def selection(self) -> Selection | None:
+        """The normal, closed and open examples; None until there was a first selection."""
+        return Selection(*self.groups) if "groups" in self._buffers and self.groups.any() else None
 
     def epoch_start(self, epoch: int, predict_all: Callable[[], Tensor]) -> None:
         self.warming = epoch < self.warmup_epochs
@@ -90,7 +100,7 @@ class OOC(PRODEN):
         if not self.warming:  # line 8
             self.average, ensemble = self.ensemble.update(self.average, output)
         scores = score(ensemble, self.candidates, self.losses, self.openness)
-        self.selection = select(*scores, self.rates, overlap=self.overlap)  # line 9, Eq. (1)
+        self.groups = torch.stack(select(*scores, self.rates, overlap=self.overlap))  # line 9, Eq. (1)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         if not self.disambiguation:
@@ -99,10 +109,9 @@ class OOC(PRODEN):
             ).mean(0)
         if self.warming:  # line 3
             return super().loss(model, batch)
-        assert self.selection is not None
         logits = forward_views(model, batch)
         probs = mean_softmax(logits)
-        normal, closed, open_ = (mask[batch.index, None].to(probs) for mask in self.selection)
+        normal, closed, open_ = (mask[batch.index, None].to(probs) for mask in self.groups)
         inside = disambiguate(probs, batch.candidates, self.temperature)  # line 11, Eq. (4)
         outside = (
             disambiguate(probs, ~batch.candidates, self.temperature) if self.reverse else inside

@@ -8,9 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from candidly.checks import number, one_of, whole
 from candidly.distributed import gather, local_part
 from candidly.losses import soft_ce, supcon
-from candidly.methods.base import Batch, Method, one_of
+from candidly.methods.base import Batch, Method
 from candidly.nets import embed, feature_width
 from candidly.scores import uniform_targets
 
@@ -43,12 +44,15 @@ class PiCO(Method):
         width: int = 128,
     ) -> None:
         super().__init__()
-        self.augmentation = one_of("augmentation", augmentation, ("own", "same"))
+        self.augmentation = one_of(augmentation, ("own", "same"), "augmentation")
         self.views = ("resized", "resized_strong") if augmentation == "own" else ("weak", "weak")
-        self.contrast, self.temperature = contrast, temperature
-        self.key_momentum, self.prototype_momentum = key_momentum, prototype_momentum
-        self.prototype_start, self.queue_size, self.width = prototype_start, queue_size, width
-        self.confidence_start, self.confidence_end = confidence_start, confidence_end
+        self.contrast, self.temperature = number(contrast, "contrast", 0), number(temperature, "temperature", 1e-3)
+        self.key_momentum = number(key_momentum, "key_momentum", 0, 1)
+        self.prototype_momentum = number(prototype_momentum, "prototype_momentum", 0, 1)
+        self.prototype_start = whole(prototype_start, "prototype_start")
+        self.confidence_start = number(confidence_start, "confidence_start", 0, 1)
+        self.confidence_end = number(confidence_end, "confidence_end", 0, 1)
+        self.queue_size, self.width = whole(queue_size, "queue_size", 1), whole(width, "width", 1)
 
     def setup(self, model: nn.Module, candidates: Tensor, rng: torch.Generator) -> None:
         n_classes, d = candidates.shape[1], feature_width(model, candidates.shape[1])

@@ -1,38 +1,31 @@
-"""Hyper-parameters by name, read from the signature of a method: for `--set name=value`, `--preset` and the listing."""
+"""Hyper-parameters by name, read from the signature of a method: for `--set name=value`, presets and the listing."""
 
 from __future__ import annotations
 
-import difflib
-import inspect
 from collections.abc import Iterable
 from typing import Any
 
+from candidly.checks import one_of
 from candidly.errors import InputError
 from candidly.methods import METHODS
-from candidly.methods.base import Method
+from candidly.methods.base import Method, defaults
 from candidly.selection import Rates
 
 WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 
-def defaults(method: type[Method]) -> dict[str, Any]:
-    """Hyper-parameters of a method with their defaults."""
-    parameters = inspect.signature(method).parameters.values()
-    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
-
-
 def make_method(name: str, preset: str | None = None, settings: dict[str, Any] | None = None) -> Method:
     """A method by name, its preset overridden by settings; unknown names get a suggestion."""
-    cls = METHODS[known(name, METHODS, "method")]
-    chosen = dict(cls.PRESETS[known(preset, cls.PRESETS, f"preset of {name}")]) if preset else {}
+    cls = METHODS[one_of(name, METHODS, "method")]
+    chosen = dict(cls.PRESETS[one_of(preset, cls.PRESETS, f"preset of {name}")]) if preset else {}
     for key in settings or {}:
-        known(key, defaults(cls), f"setting of {name}")
+        one_of(key, defaults(cls), f"setting of {name}")
     return cls(**{**chosen, **(settings or {})})
 
 
 def parse_settings(name: str, assignments: Iterable[str]) -> dict[str, Any]:
     """`["alpha=0.5", "rates=0.1,0.2"]` as values of the types that the method's defaults have."""
-    allowed = defaults(METHODS[known(name, METHODS, "method")])
+    allowed = defaults(METHODS[one_of(name, METHODS, "method")])
     parsed = {}
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
@@ -40,7 +33,7 @@ def parse_settings(name: str, assignments: Iterable[str]) -> dict[str, Any]:
             raise InputError(
                 f"--set {assignment}: expected name=value, such as --set {next(iter(allowed), 'name')}=..."
             )
-        default = allowed[known(key.strip(), allowed, f"setting of {name}")]
+        default = allowed[one_of(key.strip(), allowed, f"setting of {name}")]
         parsed[key.strip()] = parse_value(assignment, text.strip(), default)
     return parsed
 
@@ -67,14 +60,3 @@ def show(value: Any) -> str:
     if isinstance(value, Rates):
         return f"{value.closed:g},{value.open:g}"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def known(name: str, choices: Iterable[str], what: str) -> str:
-    """`name`, if it is one of the choices; otherwise an error with the nearest one."""
-    names = list(choices)
-    if name in names:
-        return name
-    close = difflib.get_close_matches(name, names, 1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
-    listing = f"There are: {', '.join(names)}." if names else "There are none."
-    raise InputError(f"no {what} is called {name!r}.{hint} {listing}")

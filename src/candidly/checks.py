@@ -1,0 +1,42 @@
+"""Checks of settings: each gives the value back, or says what was expected."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable
+from numbers import Integral, Real
+from typing import Any
+
+from candidly.errors import InputError
+
+
+def one_of(value: Any, choices: Iterable[str], what: str) -> Any:
+    """`value`, if it is one of the choices; otherwise an error with the nearest one."""
+    names = list(choices)
+    if value in names:
+        return value
+    close = difflib.get_close_matches(str(value), names, 1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    raise InputError(f"{what} {value!r} is unknown.{hint} There are: {', '.join(names) or 'none'}.")
+
+
+def number(value: Any, what: str, least: float = -math.inf, most: float = math.inf) -> Any:
+    """`value`, if it is a finite number from `least` to `most`."""
+    real = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    if not real or not least <= value <= most:
+        raise InputError(f"{what}={value!r}: expected a number{_span(least, most)}.")
+    return value
+
+
+def whole(value: Any, what: str, least: int = 0) -> Any:
+    """`value`, if it is a whole number of at least `least`."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+        raise InputError(f"{what}={value!r}: expected a whole number of at least {least}.")
+    return value
+
+
+def _span(least: float, most: float) -> str:
+    if math.isfinite(least) and math.isfinite(most):
+        return f" from {least:g} to {most:g}"
+    return f" of at least {least:g}" if math.isfinite(least) else ""

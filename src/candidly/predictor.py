@@ -1,0 +1,75 @@
+"""A trained net with all it needs to classify raw inputs: its normalisation and its class list."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from candidly import distributed
+from candidly.errors import InputError
+from candidly.nets import build_net
+from candidly.store import load_tensors, read_json, save_tensors, write_json
+from candidly.views import Views, make_views
+
+
+@dataclass
+class Predictor:
+    """Raw inputs in, classes out; `save` and `load` keep it in a folder without pickle."""
+
+    model: nn.Module
+    classes: np.ndarray
+    shape: tuple[int, ...]  # of one input as the net sees it
+    mean: np.ndarray  # per channel or feature
+    std: np.ndarray
+
+    def logits(self, X: Any) -> np.ndarray:
+        """(n, c) outputs of the net, inputs normalised as in training."""
+        device = next(self.model.parameters()).device
+        views = make_views(X, mean=self.mean, std=self.std, device=device)
+        if views.shape != self.shape:
+            raise InputError(f"an input has the shape {views.shape}; the model was trained on {self.shape}.")
+        return predict(self.model, views).cpu().numpy()
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """(n, c) probabilities."""
+        return torch.from_numpy(self.logits(X)).softmax(-1).numpy()
+
+    def predict(self, X: Any) -> np.ndarray:
+        """(n,) labels of the most probable classes."""
+        return self.classes[self.logits(X).argmax(-1)]
+
+    def save(self, folder: Path, net: dict[str, Any] | None = None) -> None:
+        """Weights as safetensors, the rest as JSON. `net`: the arguments of `build_net`; `load` then needs no model."""
+        folder.mkdir(exist_ok=True)
+        facts = {"classes": self.classes.tolist(), "shape": list(self.shape)}
+        moments = {"mean": self.mean.tolist(), "std": self.std.tolist()}
+        write_json(folder / "model.json", {"net": net, **facts, **moments})
+        save_tensors(folder / "model.safetensors", self.model.state_dict())
+
+    @classmethod
+    def load(cls, run: str | Path, model: nn.Module | None = None) -> Predictor:
+        """The model of a finished RUN; `model` is needed only if the net was not one of `NETS`."""
+        folder = Path(run) / "model"
+        facts = read_json(folder / "model.json")
+        if model is None and facts["net"] is None:
+            raise InputError(f"{folder} was saved without a description of its net: pass the module as model=...")
+        model = build_net(**facts["net"]) if model is None else model
+        model.load_state_dict(load_tensors(folder / "model.safetensors")[0])
+        moments = (np.array(facts[key]) for key in ("mean", "std"))
+        return cls(model.eval(), np.array(facts["classes"]), tuple(facts["shape"]), *moments)
+
+
+def predict(model: nn.Module, views: Views, batch_size: int = 512) -> Tensor:
+    """Logits of all examples, un-augmented, in evaluation mode; the processes share the work."""
+    was_training = model.training
+    model.eval()
+    rows = torch.arange(len(views))[distributed.local_part(len(views))]
+    with torch.no_grad():
+        parts = [model(views(index, "plain")) for index in rows.split(batch_size)]
+    model.train(was_training)
+    return distributed.gather(torch.cat(parts))
