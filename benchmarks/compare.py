@@ -54,14 +54,14 @@ def method_of(row: str, problem: Problem, q: float) -> Method:
         return make_method("ooc", preset or None, settings)
     if name == "oracle":
         return Oracle(true_selection(problem.truth), **settings)
-    return make_method("cc" if name == "supervised" else name)
+    return make_method((preset or "cc") if name == "supervised" else name)
 
 
 def train_row(row: str, source: Source, config: dict[str, Any], path: Path) -> None:
     tau1, tau2 = config["tau"]
     problem = make_problem(source, q=config["q"], tau1=tau1, tau2=tau2, seed=config["seed"])
     method = method_of(row, problem, config["q"])
-    data = supervised_problem(problem) if row == "supervised" else problem
+    data = supervised_problem(problem) if row.startswith("supervised") else problem
     shape = data.X.shape[1:] if data.X.ndim == 2 else (1, *data.X.shape[1:3])
     model = build_net(config["net"], shape, len(source.classes), seed=config["seed"], **config["net_settings"])
     with writing(path, config) as run:
@@ -111,7 +111,9 @@ def main() -> None:
     parser.add_argument("--q", type=float, nargs="+", default=[0.1, 0.3, 0.5])
     parser.add_argument("--tau", type=float, nargs=2, default=[0.2, 0.4])
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--rows", nargs="+", default=ROWS, choices=ROWS)
+    parser.add_argument(
+        "--rows", nargs="+", default=ROWS, help=f"of {', '.join(ROWS)}; supervised:METHOD: on true labels"
+    )
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--scheme")
     parser.add_argument("--out", type=Path, default=Path("runs/compare"))
