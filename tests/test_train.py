@@ -15,7 +15,7 @@ import torch
 from candidly import CandidateSets, corrupt, fit
 from candidly.errors import InputError, TrainingError
 from candidly.methods import METHODS
-from candidly.metrics import accuracy, final_score, selection_precision
+from candidly.metrics import accuracy, auroc, final_score, selection_quality
 from candidly.nets import build_net
 from candidly.predictor import Predictor, predict
 from candidly.selection import Rates, Selection
@@ -135,8 +135,13 @@ def test_metrics_by_hand():
     assert accuracy(np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([0, 0])) == 0.5
     selection = Selection(np.array([1, 1, 0, 0], bool), np.array([0, 0, 1, 0], bool), np.zeros(4, bool))
     kinds = np.array([0, 1, 1, 2])
-    expected = {"precision_normal": 0.5, "precision_closed": 1.0, "precision_open": None}
-    assert selection_precision(selection, kinds) == expected
+    precision = {"precision_normal": 0.5, "precision_closed": 1.0, "precision_open": None}
+    recall = {"recall_normal": 1.0, "recall_closed": 0.5, "recall_open": 0.0}
+    assert selection_quality(selection, None, kinds) == precision | recall
+    scores = np.array([2.0, -1.0, 3.0, 0.0]), np.array([0.0, 1.0, 2.0, 1.0])
+    quality = selection_quality(selection, scores, kinds)
+    assert quality["auroc_closed"] == 0.5  # of the two closed rows one has a smaller margin than the normal row
+    assert quality["auroc_open"] == pytest.approx((1 + 0.5) / 3)
     history = [{"accuracy": v} for v in range(200)]
     assert final_score(history) == pytest.approx(np.mean(range(190, 200)))
     assert final_score(history[:50]) == pytest.approx(np.mean(range(45, 50)))
@@ -260,9 +265,9 @@ def test_a_method_can_be_used_again_on_other_data():
     assert len(fitted.selection.normal) == 9
 
 
-def test_selection_precision_of_tensors():
+def test_selection_quality_of_tensors():
     masks = Selection(*torch.tensor([[1, 0], [0, 1], [0, 0]], dtype=torch.bool))
-    assert selection_precision(masks, np.array([0, 0]))["precision_closed"] == 0.0
+    assert selection_quality(masks, None, np.array([0, 0]))["precision_closed"] == 0.0
 
 
 def fit_table(**changes):
@@ -314,3 +319,21 @@ def test_impossible_settings_of_methods_are_refused(name, settings):
     (key,) = settings
     with pytest.raises(InputError, match=f"{key}="):
         METHODS[name](**settings)
+
+
+def test_auroc_equals_the_naive_count_and_bears_infinities():
+    rng = np.random.default_rng(0)
+    scores, positive = rng.choice([-np.inf, 0.0, 1.0, 2.0, np.inf], size=60), rng.random(60) < 0.3
+    pairs = [(a > b) + 0.5 * (a == b) for a in scores[positive] for b in scores[~positive]]
+    assert auroc(scores, positive) == pytest.approx(np.mean(pairs))
+    assert auroc(scores, np.zeros(60, dtype=bool)) is None
+
+
+@pytest.mark.parametrize(("scheme", "views", "extra"), [("fast", 1, 0), ("paper", 2, 1)])
+def test_flops_by_hand(scheme, views, extra):
+    """A linear model: 2 d c a row forward, as much again for the weights' gradient; inputs need none."""
+    X, sets, _ = laws.table()
+    history = fit(build_net("linear", (laws.D,), laws.C), X, sets, laws.make("ooc"), scheme=scheme, epochs=3).history
+    row = 2 * laws.D * laws.C
+    passes = [views * 2 + (extra if epoch else 0) for epoch in range(3)]  # no selection before the first epoch
+    assert [entry["flops"] for entry in history] == [laws.N * row * n for n in np.cumsum(passes)]

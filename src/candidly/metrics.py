@@ -1,12 +1,13 @@
-"""What is reported of a training: accuracy and precision of the selection. Only here do truth and kinds enter."""
+"""What is reported of a training: accuracy and quality of the selection. Only here do truth and kinds enter."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.stats import rankdata
 
-from candidly.corruption import KINDS
+from candidly.corruption import CLOSED, KINDS, OPEN
 
 if TYPE_CHECKING:
     from candidly.selection import Selection
@@ -17,11 +18,30 @@ def accuracy(logits: Any, labels: Any) -> float:
     return float((as_numpy(logits).argmax(-1) == labels).mean())
 
 
-def selection_precision(selection: Selection, kinds: np.ndarray) -> dict[str, float | None]:
-    """Precision of each selected group: the share of its members that are truly of that kind; None if it is empty."""
-    groups = zip(KINDS, selection, strict=True)
-    members = {name: kinds[as_numpy(group)] == number for number, (name, group) in enumerate(groups)}
-    return {f"precision_{name}": float(hits.mean()) if len(hits) else None for name, hits in members.items()}
+def selection_quality(
+    selection: Selection, scores: tuple[Any, Any] | None, kinds: np.ndarray
+) -> dict[str, float | None]:
+    """Precision and recall of each selected group, and how well the scores (margin, openness) rank: `auroc_closed` of
+    closed against normal examples, `auroc_open` of open against all others. None where there is nothing to measure."""
+    quality: dict[str, float | None] = {}
+    for number, (name, mask) in enumerate(zip(KINDS, selection, strict=True)):
+        chosen, true = as_numpy(mask), kinds == number
+        quality[f"precision_{name}"] = float(true[chosen].mean()) if chosen.any() else None
+        quality[f"recall_{name}"] = float(chosen[true].mean()) if true.any() else None
+    if scores is not None:
+        margin, openness = map(as_numpy, scores)
+        known = kinds != OPEN
+        quality["auroc_closed"] = auroc(-margin[known], kinds[known] == CLOSED)
+        quality["auroc_open"] = auroc(openness, ~known)
+    return quality
+
+
+def auroc(scores: np.ndarray, positive: np.ndarray) -> float | None:
+    """Probability that a positive example scores above a negative one; ties count half, infinite scores are fine."""
+    n = int(positive.sum())
+    if not 0 < n < len(positive):
+        return None
+    return float((rankdata(scores)[positive].mean() - (n + 1) / 2) / (len(positive) - n))
 
 
 def as_numpy(values: Any) -> np.ndarray:

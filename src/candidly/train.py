@@ -20,6 +20,7 @@ from candidly import distributed, metrics
 from candidly.checks import number, one_of, whole
 from candidly.corruption import Truth
 from candidly.errors import InputError, Interrupted, TrainingError
+from candidly.flops import FlopMeter
 from candidly.methods.base import Batch, Method
 from candidly.predictor import Predictor, predict
 from candidly.progress import bar
@@ -179,6 +180,7 @@ class Trainer:
             parameters, scheme.lr, scheme.momentum, weight_decay=scheme.weight_decay, nesterov=scheme.nesterov
         )
         self.history: list[dict[str, Any]] = []
+        self.meter = FlopMeter()
         self.recorded: Tensor | None = None
         self.recorder = Recorder(model) if scheme.record else None
 
@@ -196,9 +198,10 @@ class Trainer:
             row: dict[str, Any] = {"epoch": epoch + 1, "lr": self.scheme.rate(epoch), "loss": self.train(epoch)}
         selection = getattr(self.method, "selection", None)
         if self.kinds is not None and isinstance(selection, Selection):
-            row |= metrics.selection_precision(selection, self.kinds)
+            row |= metrics.selection_quality(selection, getattr(self.method, "scores", None), self.kinds)
         if self.test is not None:
             row["accuracy"] = metrics.accuracy(predict(self.model, self.test[0]), self.test[1])
+        row["flops"] = self.meter.total * distributed.world()
         row["seconds"] = time.perf_counter() - began
         self.history.append(row)
         self.checkpoint()
@@ -215,17 +218,21 @@ class Trainer:
             for group in self.optimizer.param_groups:
                 group["lr"] = self.scheme.rate(epoch + done)
             batch = self.batch(index)
-            losses = self.step(batch)
             mine[batch.index] = True
-            loss = losses.sum() / len(index)
-            self.optimizer.zero_grad()
-            loss.backward()
-            distributed.sum_gradients(self.step)
-            self.optimizer.step()
-            total += loss.detach() * len(index)
+            with self.meter.counting("training", len(batch.index)):
+                total += self.update(batch, len(index))
             if self.recorder is not None and (outputs := self.recorder.take()) is not None:
                 recorded[batch.index], self.recorded = outputs, recorded
         return self.end_of_pass(total, mine, epoch)
+
+    def update(self, batch: Batch, size: int) -> Tensor:
+        """One step on this process's part of a global batch of `size`; returns the sum of its losses."""
+        losses = self.step(batch).sum()
+        self.optimizer.zero_grad()
+        (losses / size).backward()
+        distributed.sum_gradients(self.step)
+        self.optimizer.step()
+        return losses.detach()
 
     def batch(self, index: Tensor) -> Batch:
         """The part of a global batch that belongs to this process."""
@@ -256,7 +263,10 @@ class Trainer:
 
     def predict_all(self) -> Tensor:
         """Logits of all training examples: as recorded in the last pass, or by a pass without augmentation."""
-        return predict(self.model, self.views) if self.recorded is None else self.recorded.clone()
+        if self.recorded is not None:
+            return self.recorded.clone()
+        with self.meter.counting("inference", len(self.views) // distributed.world()):
+            return predict(self.model, self.views)
 
     def checkpoint(self) -> None:
         if self.run is None or distributed.rank() > 0:
@@ -267,7 +277,8 @@ class Trainer:
             state |= {f"optimizer.{parameter}.{k}": v for k, v in values.items() if v is not None}
         if self.recorded is not None:
             state["recorded"] = self.recorded
-        self.run.save_checkpoint(state, epochs=self.history[-1]["epoch"])
+        meter = {"total": self.meter.total, "each": self.meter.each}
+        self.run.save_checkpoint(state, epochs=self.history[-1]["epoch"], flops=meter)
 
     def resume(self) -> int:
         """Take up a checkpoint, if there is one; returns the number of finished epochs."""
@@ -282,6 +293,7 @@ class Trainer:
         self.load_optimizer({k[10:]: v for k, v in state.items() if k.startswith("optimizer.")})
         self.recorded = state["recorded"].to(self.device) if "recorded" in state else None
         self.history = self.run.keep_metrics(notes["epochs"])
+        self.meter.total, self.meter.each = notes["flops"]["total"], notes["flops"]["each"]
         return notes["epochs"]
 
     def facts(self) -> dict[str, Any]:

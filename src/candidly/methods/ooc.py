@@ -99,8 +99,8 @@ class OOC(PRODEN):
             self.average = self.ensemble.warm(self.average, output, max(epoch, 1), max(self.warmup_epochs, 1))
         if not self.warming:  # line 8
             self.average, ensemble = self.ensemble.update(self.average, output)
-        scores = score(ensemble, self.candidates, self.losses, self.openness)
-        self.groups = torch.stack(select(*scores, self.rates, overlap=self.overlap))  # line 9, Eq. (1)
+        self.scores = score(ensemble, self.candidates, self.losses, self.openness)
+        self.groups = torch.stack(select(*self.scores, self.rates, overlap=self.overlap))  # line 9, Eq. (1)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         if not self.disambiguation:
