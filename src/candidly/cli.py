@@ -139,3 +139,88 @@ def list_sets(data_dir: DataDir = None, as_json: Json = False) -> None:
     from candidly.data.catalogue import survey, survey_text
 
     typer.echo(json.dumps(survey(data_dir), indent=2) if as_json else survey_text(data_dir))
+
+
+bench_app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="The paper's tables: `run` trains what is missing, `show` prints what is there.",
+)
+app.add_typer(bench_app, name="bench")
+
+Table = Annotated[str, typer.Argument(metavar="TABLE", help="table1 (all methods) or table2 (ablations).")]
+ScaleName = Annotated[str, typer.Option("--scale", metavar="SCALE", help="`candidly bench scales` lists them.")]
+Cells = Annotated[list[str] | None, typer.Option(metavar="PATTERN", help='Columns, such as "svhn q=0.1*"; repeatable.')]
+Rows = Annotated[
+    list[str] | None, typer.Option("--methods", metavar="PATTERN", help='Rows, such as "ooc*"; repeatable.')
+]
+Seeds = Annotated[int | None, typer.Option(min=1, help="Number of seeds; otherwise that of the scale.")]
+OneTau = Annotated[
+    tuple[float, float] | None, typer.Option("--tau", metavar="TAU1 TAU2", help="This tau instead of the paper's two.")
+]
+Runs = Annotated[Path, typer.Option("--out", help="Folder of the RUN folders.")]
+
+
+@bench_app.command(
+    "run",
+    epilog=_examples(
+        "candidly bench run table1 --scale digits",
+        'candidly bench run table1 --scale mini --data-dir ~/data --cells "svhn*" --methods "ooc*" --seeds 1 --dry-run',
+    ),
+)
+def bench_run(
+    table: Table,
+    scale: ScaleName,
+    cells: Cells = None,
+    methods: Rows = None,
+    seeds: Seeds = None,
+    tau: OneTau = None,
+    data_dir: DataDir = None,
+    out: Runs = Path("runs/bench"),
+    part: Annotated[
+        str, typer.Option(metavar="K/N", help="Only every N-th run, from the K-th: for a cluster.")
+    ] = "1/1",
+    retry: Annotated[bool, typer.Option("--retry", help="Try failed runs again.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and estimate the time.")] = False,
+) -> None:
+    """Train the runs of a table that are not finished yet. Stop it at any time; the same command goes on."""
+    from candidly.bench import commands
+
+    jobs = commands.jobs(table, scale, cells, methods, seeds, tau, part)
+    typer.echo(commands.planned(jobs, out) if dry_run else commands.run(jobs, out, data_dir, retry))
+
+
+@bench_app.command("show", epilog=_examples("candidly bench show table1 --scale digits --format latex"))
+def bench_show(
+    table: Table,
+    scale: ScaleName,
+    cells: Cells = None,
+    methods: Rows = None,
+    seeds: Seeds = None,
+    tau: OneTau = None,
+    out: Runs = Path("runs/bench"),
+    results: Annotated[Path | None, typer.Option(help="A file written by `bench export`, read as well.")] = None,
+    style: Annotated[str, typer.Option("--format", help="md, csv or latex.")] = "md",
+) -> None:
+    """Print a table: mean and spread over the seeds, the best in bold, the paper's number and the difference."""
+    from candidly.bench import commands
+
+    typer.echo(commands.show(commands.jobs(table, scale, cells, methods, seeds, tau), table, out, results, style))
+
+
+@bench_app.command("export", epilog=_examples("candidly bench export results/digits.jsonl"))
+def bench_export(
+    file: Annotated[Path, typer.Argument(help="JSON lines, one a finished run.")], out: Runs = Path("runs/bench")
+) -> None:
+    """Write the results of all finished runs into one small file, for `bench show --results`."""
+    from candidly.bench import commands
+
+    typer.echo(commands.export(file, out))
+
+
+@bench_app.command("scales", epilog=_examples("candidly bench scales"))
+def bench_scales() -> None:
+    """List the scales."""
+    from candidly.bench.scales import SCALES
+
+    typer.echo("\n".join(f"{scale.name:10} {scale.about}" for scale in SCALES.values()))

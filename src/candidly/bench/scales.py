@@ -1,0 +1,112 @@
+"""Scales: the same experiments at sizes from a second to a GPU week. Only what is here differs between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from candidly.bench.data import Source, digits
+from candidly.data.catalogue import load_set
+
+CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
+CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large an experiment is. `warmup` and `window` are settings of `ooc`; their second value is for q >= 0.5."""
+
+    name: str
+    about: str
+    known: str  # "cifar10", "fashion-mnist" or "digits"
+    opens: tuple[str, ...]  # sources of open examples
+    net: str
+    scheme: str
+    changes: dict[str, Any] = field(default_factory=dict)  # of the scheme
+    net_settings: dict[str, Any] = field(default_factory=dict)
+    n_known: int | None = None  # training examples of known classes; None: all
+    n_test: int | None = None
+    warmup: tuple[float, float] = (0.3, 0.4)
+    window: tuple[int, int] = (5, 5)
+    seeds: int = 1
+
+    def ooc_settings(self, q: float) -> dict[str, Any]:
+        wide = q >= 0.5
+        return {"warmup": self.warmup[wide], "window": self.window[wide]}
+
+
+SCALES = {
+    scale.name: scale
+    for scale in (
+        Scale(
+            "paper",
+            "the paper's own: ResNet-18, 300 epochs, five trials; for GPUs",
+            "cifar10",
+            ("svhn", "cifar100", "imagenet32"),
+            "resnet18",
+            "paper",
+            warmup=(30, 50),
+            window=(5, 20),
+            seeds=5,
+        ),
+        Scale(
+            "mini",
+            "4,000 images of CIFAR-10 as pixels, a small convolutional net",
+            "cifar10",
+            ("svhn", "cifar100", "imagenet32"),
+            "conv",
+            "fast",
+            {"epochs": 30},
+            {"widths": [24, 48, 96]},
+            n_known=4_000,
+            n_test=2_000,
+            seeds=3,
+        ),
+        Scale(
+            "fashion",
+            "10,000 images of Fashion-MNIST, with MNIST as the open world, a small convolutional net",
+            "fashion-mnist",
+            ("mnist",),
+            "conv",
+            "fast",
+            {"epochs": 15},
+            {"widths": [16, 32, 64]},
+            n_known=10_000,
+        ),
+        Scale(
+            "digits",
+            "scikit-learn's digits, 0-5 known and 6-9 open, an MLP: a second a run",
+            "digits",
+            ("digits",),
+            "mlp",
+            "fast",
+            {"epochs": 60},
+            seeds=5,
+        ),
+    )
+}
+
+
+def load_source(scale: Scale, open_set: str, seed: int, data_dir: Path | None) -> Source:
+    """The clean data of a scale; the seed draws the known examples where not all are used."""
+    if scale.known == "digits":
+        return digits(seed)
+    X, y = load_set(scale.known, "train", data_dir)
+    X_test, y_test = load_set(scale.known, "test", data_dir)
+    pool, _ = load_set(open_set, "train", data_dir)
+    rng = np.random.default_rng(seed)
+    train, test = _some(rng, len(X), scale.n_known), _some(rng, len(X_test), scale.n_test)
+    classes = CIFAR_CLASSES if scale.known == "cifar10" else tuple(map(str, range(10)))
+    return Source(X[train], y[train], pool, X_test[test], y_test[test], classes)
+
+
+def moments(scale: Scale) -> dict[str, Any]:
+    """Normalisation that is prescribed rather than measured."""
+    return {"mean": CIFAR_MEAN, "std": CIFAR_STD} if scale.known == "cifar10" else {}
+
+
+def _some(rng: np.random.Generator, n: int, count: int | None) -> Any:
+    return slice(None) if count is None else rng.choice(n, count, replace=False)
