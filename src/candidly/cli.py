@@ -201,11 +201,15 @@ def bench_show(
     out: Runs = Path("runs/bench"),
     results: Annotated[Path | None, typer.Option(help="A file written by `bench export`, read as well.")] = None,
     style: Annotated[str, typer.Option("--format", help="md, csv or latex.")] = "md",
+    details: Annotated[
+        bool, typer.Option("--details", help="In md: precision of the groups, seconds per epoch.")
+    ] = False,
 ) -> None:
     """Print a table: mean and spread over the seeds, the best in bold, the paper's number and the difference."""
     from candidly.bench import commands
 
-    typer.echo(commands.show(commands.jobs(table, scale, cells, methods, seeds, tau), table, out, results, style))
+    chosen = commands.jobs(table, scale, cells, methods, seeds, tau)
+    typer.echo(commands.show(chosen, table, out, results, style, details))
 
 
 @bench_app.command("export", epilog=_examples("candidly bench export results/digits.jsonl"))

@@ -8,7 +8,7 @@ from typing import Any
 
 from candidly.bench.grid import Job, plan, results, run_jobs, table_jobs
 from candidly.bench.scales import SCALES
-from candidly.bench.tables import FORMATS, make_table
+from candidly.bench.tables import FORMATS, as_markdown, make_table
 from candidly.checks import one_of
 from candidly.errors import InputError, TrainingError
 from candidly.store import write_atomically
@@ -62,11 +62,12 @@ def _time(seconds: float | None) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def show(chosen: list[Job], table: str, out: Path, exported: Path | None, style: str) -> str:
+def show(chosen: list[Job], table: str, out: Path, exported: Path | None, style: str, details: bool) -> str:
     """The table as text."""
     render = FORMATS[one_of(style, FORMATS, "format")]
     found = [*(_read(exported) if exported else []), *results(out)]
-    return render(make_table(chosen, found, table))
+    entries = make_table(chosen, found, table)
+    return as_markdown(entries, details) if style == "md" else render(entries)
 
 
 def _read(path: Path) -> list[dict[str, Any]]:

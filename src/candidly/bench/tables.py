@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from candidly.bench.grid import Job
+from candidly.corruption import KINDS
 
 PAPER = Path(__file__).parent / "paper"
-OPENS = {"svhn": "C+S", "cifar100": "C+C", "imagenet32": "C+I"}
 
 
 def paper_numbers(table: str) -> dict[tuple[Any, ...], float]:
@@ -29,24 +29,40 @@ def paper_numbers(table: str) -> dict[tuple[Any, ...], float]:
 
 
 def make_table(jobs: list[Job], found: Iterable[dict[str, Any]], table: str) -> list[dict[str, Any]]:
-    """One entry per (row, cell): mean, spread and number of the seeds that are done, the paper's number, `best`."""
-    scores: dict[tuple[str, str], list[float]] = {}
+    """One entry per (row, cell), from the seeds that are done; see `_entry`."""
     by_key = {result["key"]: result for result in found}
+    groups: dict[tuple[str, str], list[Job]] = {}
     for job in jobs:
-        values = scores.setdefault((job.row.name, job.cell.name), [])
-        if job.key in by_key:
-            values.append(by_key[job.key]["score"])
+        groups.setdefault((job.row.name, job.cell.name), []).append(job)
     numbers = paper_numbers(table)
-    entries = []
-    for job in {(j.row.name, j.cell.name): j for j in jobs}.values():
-        values, cell = scores[(job.row.name, job.cell.name)], job.cell
-        comparable = job.scale.known == "cifar10"
-        paper = numbers.get((cell.open_set, cell.q, cell.tau1, cell.tau2, job.row.name)) if comparable else None
-        spread = float(np.std(values, ddof=1)) if len(values) > 1 else None
-        mean = float(np.mean(values)) if values else None
-        kind = {"row": job.row.name, "cell": cell.name, "reference": job.row.reference is not None}
-        entries.append({**kind, "mean": mean, "spread": spread, "n": len(values), "paper": paper})
-    return _mark_best(entries)
+    done = {key: [by_key[job.key] for job in group if job.key in by_key] for key, group in groups.items()}
+    return _mark_best([_entry(group[0], done[key], numbers) for key, group in groups.items()])
+
+
+def _entry(job: Job, done: list[dict[str, Any]], numbers: dict[tuple[Any, ...], float]) -> dict[str, Any]:
+    """Mean, spread and number of the results, the paper's number, mean precision of the groups, seconds per epoch."""
+    cell, scores = job.cell, [result["score"] for result in done]
+    paper = numbers.get((cell.open_set, cell.q, cell.tau1, cell.tau2, job.row.name))
+    curves = [result["curves"] for result in done]
+    return {
+        "row": job.row.name,
+        "cell": cell.name,
+        "reference": job.row.reference is not None,
+        "mean": float(np.mean(scores)) if scores else None,
+        "spread": float(np.std(scores, ddof=1)) if len(scores) > 1 else None,
+        "n": len(scores),
+        "paper": paper if job.scale.known == "cifar10" else None,
+        "precision": [_last_mean(curves, f"precision_{kind}") for kind in KINDS],
+        "epoch_seconds": float(np.median([r["seconds"] / len(r["curves"]["accuracy"]) for r in done]))
+        if done
+        else None,
+    }
+
+
+def _last_mean(curves: list[dict[str, list[float | None]]], key: str) -> float | None:
+    """Mean over the seeds of the last value of a curve, where there is one."""
+    last = [value for curve in curves if (value := curve.get(key, [None])[-1]) is not None]
+    return float(np.mean(last)) if last else None
 
 
 def _mark_best(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -58,11 +74,24 @@ def _mark_best(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{**e, "best": not e["reference"] and e["mean"] == best.get(e["cell"], np.nan)} for e in entries]
 
 
-def as_markdown(entries: list[dict[str, Any]]) -> str:
+def as_markdown(entries: list[dict[str, Any]], details: bool = False) -> str:
+    """`details`: also the precision of the normal/closed/open groups, and the seconds per epoch."""
     rows, cells = _names(entries)
-    lines = ["| | " + " | ".join(cells) + " |", "|---|" + "---|" * len(cells)]
-    lines += [f"| {r} | " + " | ".join(_text(_find(entries, r, c), "**{}**") for c in cells) + " |" for r in rows]
+    heads = [*cells, "s/epoch"] if details else cells
+    lines = ["| | " + " | ".join(heads) + " |", "|---|" + "---|" * len(heads)]
+    for row in rows:
+        found = [_find(entries, row, cell) for cell in cells]
+        texts = [_text(entry, "**{}**") + (_precision(entry) if details else "") for entry in found]
+        times = [entry["epoch_seconds"] for entry in found if entry["epoch_seconds"] is not None]
+        extra = [f"{np.median(times):.2g}" if times else ""] if details else []
+        lines.append("| " + " | ".join([row, *texts, *extra]) + " |")
     return "\n".join(lines)
+
+
+def _precision(entry: dict[str, Any]) -> str:
+    if entry["reference"] or all(value is None for value in entry["precision"]):
+        return ""
+    return " [" + "/".join("–" if value is None else f"{value:.2f}" for value in entry["precision"]) + "]"
 
 
 def as_latex(entries: list[dict[str, Any]]) -> str:
@@ -75,7 +104,7 @@ def as_latex(entries: list[dict[str, Any]]) -> str:
 
 def as_csv(entries: list[dict[str, Any]]) -> str:
     text = io.StringIO()
-    columns = ["row", "cell", "mean", "spread", "n", "paper", "difference"]
+    columns = ["row", "cell", "mean", "spread", "n", "paper", "difference", "epoch_seconds"]
     writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     for entry in entries:

@@ -1,0 +1,201 @@
+"""The grid: its runs, their names, what happens when they fail or are stopped, and the tables made of them."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import pytest
+
+from candidly.bench import commands, grid, scales, tables
+from candidly.bench.grid import Cell, Job, Row, plan, results, run_jobs, table_jobs
+from candidly.bench.scales import SCALES
+from candidly.errors import InputError, TrainingError
+
+TINY = dataclasses.replace(SCALES["digits"], name="tiny", changes={"epochs": 3}, seeds=1)
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch):
+    monkeypatch.setitem(scales.SCALES, "tiny", TINY)
+    grid._source.cache_clear()
+
+
+def jobs(**options):
+    return table_jobs("table1", TINY, cells=["*q=0.1 tau=0.2*"], **options)
+
+
+def test_the_papers_grid_is_complete():
+    found = table_jobs("table1", SCALES["paper"])
+    assert len(found) == 3 * 6 * 11 * 5
+    assert len({job.key for job in found}) == len(found)
+    assert len(table_jobs("table2", SCALES["paper"])) == 2 * 7 * 5
+    config = found[0].config
+    assert config["scale"]["net"] == "resnet18"
+    assert config["scale"]["scheme"] == "paper"
+    assert SCALES["paper"].ooc_settings(0.3) == {"warmup": 30, "window": 5}
+    assert SCALES["paper"].ooc_settings(0.5) == {"warmup": 50, "window": 20}
+
+
+def test_a_key_changes_with_whatever_decides_the_result_and_with_nothing_else():
+    job = jobs()[0]
+    wordier = dataclasses.replace(job, scale=dataclasses.replace(TINY, about="other words", seeds=9))
+    longer = dataclasses.replace(job, scale=dataclasses.replace(TINY, changes={"epochs": 4}))
+    assert wordier.key == job.key
+    assert len({job.key, longer.key, dataclasses.replace(job, seed=1).key}) == 3
+
+
+def test_patterns_choose_and_misses_are_told():
+    names = {job.row.name for job in table_jobs("table1", TINY, rows=["OOC*", "proden"])}
+    assert names == {"ooc", "ooc, paper", "ooc, robust", "PRODEN"}
+    with pytest.raises(InputError, match=r"no row matches 'prodne'\. There are: supervised; oracle; CC"):
+        jobs(rows=["prodne"])
+    with pytest.raises(InputError, match=r"no cell matches 'svhn\*'"):
+        table_jobs("table1", TINY, cells=["svhn*"])
+
+
+def test_parts_share_the_runs_out():
+    whole = commands.jobs("table1", "tiny", None, None, None, None)
+    parts = [commands.jobs("table1", "tiny", None, None, None, None, f"{k}/3") for k in (1, 2, 3)]
+    assert sorted(job.key for part in parts for job in part) == sorted(job.key for job in whole)
+    for wrong in ("0/3", "4/3", "x", "1"):
+        with pytest.raises(InputError, match="expected K/N"):
+            commands.jobs("table1", "tiny", None, None, None, None, wrong)
+
+
+def test_every_row_of_both_tables_runs_once(tmp_path):
+    chosen = [*jobs(), *table_jobs("table2", TINY, cells=["*tau=0.2*"])]
+    assert run_jobs(chosen, tmp_path, None) == {}
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    assert run_jobs(chosen, tmp_path, None) == {}
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before  # finished runs are skipped
+    found = {(r["row"], r["key"]): r for r in results(tmp_path)}
+    assert len(found) == len({job.key for job in chosen})
+    robust = next(r for r in found.values() if r["row"] == "ooc, robust")
+    assert len(robust["curves"]["precision_open"]) == 3
+    assert {"recall_open", "auroc_open", "auroc_closed"} <= set(robust["curves"])
+    assert len(robust["per_class"]) == 6
+    assert robust["flops"] > 0
+    oracle = next(r for r in found.values() if r["row"] == "oracle")
+    assert oracle["curves"]["precision_closed"] == [1.0, 1.0, 1.0]
+    table = commands.show(jobs(), "table1", tmp_path, None, "md", details=True)
+    assert f"| ooc, robust | {robust['score']:.1f}" in table.replace("**", "")
+
+
+def test_failures_are_kept_reported_and_retried_on_request(tmp_path, monkeypatch):
+    chosen = jobs(rows=["cc", "proden"])
+    attempts = []
+
+    def broken(job, out, data_dir):
+        attempts.append(job.row.name)
+        raise RuntimeError("the roof leaks")
+
+    monkeypatch.setattr(grid, "run_job", broken)
+    for retry, expected in ((False, 2), (False, 2), (True, 4)):
+        with pytest.raises(TrainingError, match=r"0 of 2 runs are done.*2 failed(.|\n)*RuntimeError: the roof leaks"):
+            commands.run(chosen, tmp_path, None, retry)
+        assert len(attempts) == expected
+    assert [entry["state"] for entry in plan(chosen, tmp_path)] == ["failed", "failed"]
+    monkeypatch.undo()
+    monkeypatch.setitem(scales.SCALES, "tiny", TINY)
+    assert commands.run(chosen, tmp_path, None, True).startswith("2 of 2 runs are done")
+    assert not list(tmp_path.glob("*.failed.json"))
+
+
+def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
+    chosen = jobs(rows=["ooc"])
+
+    def impatient(job, fitted, data):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(grid, "result", impatient)
+        with pytest.raises(KeyboardInterrupt):
+            run_jobs(chosen, tmp_path, None)
+    assert [entry["state"] for entry in plan(chosen, tmp_path)] == ["unfinished"]
+    run_jobs(chosen, tmp_path, None)
+    (again,) = results(tmp_path)
+    run_jobs(chosen, tmp_path / "straight", None)
+    (straight,) = results(tmp_path / "straight")
+    assert again["score"] == straight["score"]
+    assert again["curves"] == straight["curves"]
+
+
+def test_the_plan_estimates_from_what_is_done(tmp_path):
+    chosen = jobs(rows=["cc"], seeds=2)
+    assert "no estimate" in commands.planned(chosen, tmp_path)
+    run_jobs(chosen[:1], tmp_path, None)
+    text = commands.planned(chosen, tmp_path)
+    assert "1 of 2 runs are left: about" in text
+
+
+def fake(job, score, seconds=3.0):
+    return {"key": job.key, "score": score, "seconds": seconds, "curves": {"accuracy": [0.1, 0.2, 0.3]}}
+
+
+def test_tables_by_hand():
+    scale = dataclasses.replace(SCALES["mini"], seeds=2)
+    chosen = table_jobs("table1", scale, cells=["svhn q=0.1 tau=0.2*"], rows=["supervised", "proden", "ooc"])
+    values = {("supervised", 0): 99.0, ("PRODEN", 0): 80.0, ("PRODEN", 1): 82.0, ("ooc", 0): 90.0, ("ooc", 1): 91.0}
+    found = [fake(job, values[(job.row.name, job.seed)]) for job in chosen if (job.row.name, job.seed) in values]
+    entries = tables.make_table(chosen, found, "table1")
+    assert tables.as_markdown(entries).splitlines()[2:] == [
+        "| supervised | 99.0 |",
+        "| PRODEN | 81.0 ± 1.4 (paper 83.3, -2.3) |",
+        "| ooc | **90.5 ± 0.7** (paper 91.3, -0.8) |",
+    ]
+    assert tables.as_csv(entries).splitlines()[2].startswith('PRODEN,"svhn q=0.1 tau=0.2,0.4",81.0,')
+    assert r"\textbf{90.5 $\pm$ 0.7}" in tables.as_latex(entries)
+    assert tables.as_markdown(entries, details=True).splitlines()[4].endswith("| 1 |")  # three seconds, three epochs
+
+
+def test_the_papers_numbers_stand_beside_comparable_cells_only():
+    assert tables.paper_numbers("table1")[("imagenet32", 0.5, 0.3, 0.6, "ooc")] == 64.98
+    assert tables.paper_numbers("table2")[("svhn", 0.1, 0.2, 0.4, "w/o RLD")] == 83.46
+    assert all(e["paper"] is None for e in tables.make_table(jobs(), [], "table1"))
+
+
+def test_export_keeps_what_was_there(tmp_path):
+    one, two = jobs(rows=["cc", "proden"])
+    run_jobs([one], tmp_path / "a", None)
+    run_jobs([two], tmp_path / "b", None)
+    commands.export(tmp_path / "all.jsonl", tmp_path / "a")
+    assert commands.export(tmp_path / "all.jsonl", tmp_path / "b").startswith("2 results")
+    shown = commands.show([one, two], "table1", tmp_path / "nowhere", tmp_path / "all.jsonl", "md", details=False)
+    assert shown.count(" | ") == 2 + 1
+    (tmp_path / "bad.jsonl").write_text("{")
+    with pytest.raises(InputError, match=r"bad\.jsonl is not a file of JSON lines"):
+        commands.show([one], "table1", tmp_path, tmp_path / "bad.jsonl", "md", details=False)
+
+
+def test_the_oracle_row_is_told_and_ooc_is_not(monkeypatch):
+    cell = Cell("digits", 0.1, 0.2, 0.4)
+    problem = grid.make_problem(scales.digits(0), q=0.1, tau1=0.2, tau2=0.4, seed=0)
+    told = grid.method_of(Job(TINY, cell, Row("oracle", "ooc", reference="oracle"), 0), problem)
+    alone = grid.method_of(Job(TINY, cell, Row("ooc", "ooc"), 0), problem)
+    assert hasattr(told, "truth")
+    assert not hasattr(alone, "truth")
+    assert alone.rates == problem.rates
+
+
+def test_the_command_line(tmp_path):
+    def run(*arguments, code=0):
+        command = [sys.executable, "-m", "candidly", "bench", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+        assert done.returncode == code, done.stderr
+        assert "Traceback" not in done.stderr
+        return done
+
+    chosen = ("table1", "--scale", "digits", "--cells", "*q=0.1 tau=0.2*", "--methods", "cc", "--seeds", "1")
+    assert "to do" in run("run", *chosen, "--dry-run").stdout
+    done = run("run", *chosen)
+    assert "1 of 1 runs are done" in done.stdout
+    assert done.stderr == ""
+    (path,) = (tmp_path / "runs" / "bench").glob("*/result.json")
+    score = json.loads(path.read_text())["score"]
+    assert f"| CC | **{score:.1f}** |" in run("show", *chosen).stdout
+    assert "table 'table9' is unknown" in run("run", "table9", "--scale", "digits", code=2).stderr
+    assert "scale 'pap' is unknown" in run("show", "table1", "--scale", "pap", code=2).stderr
+    missing = run("run", "table1", "--scale", "mini", "--data-dir", "none", code=2).stderr
+    assert "candidly data fetch cifar10" in missing
+    assert "digits" in run("scales").stdout
