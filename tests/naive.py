@@ -53,7 +53,7 @@ def select(margin, openness, n_closed, n_open, overlap):
     return set(rest) - closed, closed, opened
 
 
-# The whole method of METHOD.md, one example at a time. Nothing below is taken from the source of `candidly`.
+# The whole method (docs/method.md), one example at a time. Nothing below is taken from the source of `candidly`.
 
 AUTHORS = {  # "the released program's behaviour without its bugs"
     "warmup": 8,

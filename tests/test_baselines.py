@@ -1,6 +1,6 @@
 """The six compared methods: values by hand, and every batch against a loop over examples and classes.
 
-The loops are written from the formulas of the papers' page (`BASELINES.md`), not from the source. Where a method needs
+The loops are written from the formulas in docs/methods.md, not from the source. Where a method needs
 no features, the model is the identity: the views are the logits.
 """
 
@@ -20,12 +20,7 @@ CC, PRODEN, LWS, CAVL, PiCO, CRDPLL = (METHODS[k] for k in ("cc", "proden", "lws
 NAMES = ("cc", "proden", "lws", "cavl", "pico", "crdpll")
 
 
-@pytest.fixture(autouse=True)
-def float64():
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(before)
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def close(got, expected):

@@ -206,7 +206,7 @@ def test_matched_sets_are_uniform_subsets():
 def naive(
     y: np.ndarray, c: int, *, q: float, tau1: float, tau2: float, rng: np.random.Generator
 ) -> list[tuple[int, set]]:
-    """METHOD.md, "Making the data", word by word: (kind, set) of each example."""
+    """Section 5.1 of the paper, word by word: (kind, set) of each example."""
     sets = [{int(t)} | {j for j in range(c) if j != t and rng.random() < q} for t in y]
     kinds = [NORMAL] * len(y)
     left = int(tau1 * len(y))

@@ -12,12 +12,7 @@ Y = torch.tensor([[True, False, True], [True, True, False], [True, True, True]])
 SEEDS = range(6)
 
 
-@pytest.fixture(autouse=True)
-def float64():
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(before)
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def close(got, expected):

@@ -1,4 +1,4 @@
-"""OOC against the method as METHOD.md states it (`naive.out_of_candidate`), by hand, and against PRODEN."""
+"""OOC against the method as docs/method.md states it (`naive.out_of_candidate`), by hand, and against PRODEN."""
 
 from itertools import count
 
@@ -21,7 +21,7 @@ N, C, EPOCHS = 40, 4, 12  # driven by hand, of a training of 80 epochs: its warm
 COUNTS = CLOSED, OPEN = 9, 12
 RATES = Rates(CLOSED / N, OPEN / N)
 
-PRESETS = {  # the words of METHOD.md, to be compared with those of the source
+PRESETS = {  # the words of docs/method.md, to be compared with those of the source
     "paper": {"recursive": True, "overlap": False, "T": 1.0, "random_from": "candidates"},
     "robust": {"overlap": False, "openness": "confidence"},
 }
@@ -271,7 +271,7 @@ def test_a_full_set_is_normal_however_flat_its_output(preset):
 
 
 def test_a_full_set_is_normal_by_surprise_but_may_be_open_by_confidence():
-    """METHOD.md has it always normal; but a row of no known class may have a full set, and its flat output shows it."""
+    """Not always normal: a row of no known class may have a full set, and its flat output shows it."""
     for preset, group in (("paper", "normal"), ("robust", "open")):
         method = OOC(rates=Rates(0.25, 0.25), warmup=0, **OOC.PRESETS[preset])
         four_examples(method, cand=((0, 1), (0,), (0, 1, 2, 3), (0, 1)))

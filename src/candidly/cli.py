@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from candidly import __version__
-from candidly.errors import CandidlyError, Interrupted
+from candidly.errors import CandidlyError
 
 
 class Plain(TyperGroup):
@@ -19,9 +19,12 @@ class Plain(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except (CandidlyError, Interrupted) as error:
+        except CandidlyError as error:
             typer.echo(f"candidly: {error}", err=True)
-            raise typer.Exit(2 if isinstance(error, CandidlyError) else 130) from None
+            raise typer.Exit(2) from None
+        except KeyboardInterrupt as stopped:  # `Interrupted` says what was kept
+            typer.echo(f"candidly: {str(stopped) or 'stopped; the same command starts it again.'}", err=True)
+            raise typer.Exit(130) from None
 
 
 app = typer.Typer(
