@@ -1,6 +1,9 @@
 """What the documentation says works: its Python runs, its links lead somewhere, its commands exist."""
 
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,3 +37,18 @@ def test_scripts_and_make_targets_exist(page):
         assert (ROOT / script).exists(), script
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.M))
     assert set(re.findall(r"`make ([a-z-]+)`", text)) <= targets
+
+
+def test_tables_in_the_documentation_are_those_of_the_results():
+    """Every `candidly bench show ... --results` in a page, run again, gives the table above it."""
+    shown = 0
+    for page in PAGES:
+        text = page.read_text()
+        for command in re.findall(r"^candidly (bench show .*--results .*)$", text, flags=re.M):
+            done = subprocess.run(
+                [sys.executable, "-m", "candidly", *shlex.split(command)],
+                capture_output=True, text=True, cwd=ROOT, check=True,
+            )  # fmt: skip
+            assert done.stdout.strip() in text, f"{page.name}: {command}"
+            shown += 1
+    assert shown

@@ -26,7 +26,7 @@ def jobs(
     """The runs that the options name."""
     one_of(table, ("table1", "table2"), "table")
     chosen = SCALES[one_of(scale, SCALES, "scale")]
-    found = table_jobs(table, chosen, cells=cells or ["*"], rows=rows or ["*"], seeds=seeds, tau=tau)
+    found = table_jobs(table, chosen, cells=cells or ["*"], rows=rows or None, seeds=seeds, tau=tau)
     k, slash, n = part.partition("/")
     if not (slash and k.isdigit() and n.isdigit() and 1 <= int(k) <= int(n)):
         raise InputError(f"--part {part}: expected K/N with K from 1 to N, such as 1/4.")
@@ -67,6 +67,8 @@ def show(chosen: list[Job], table: str, out: Path, exported: Path | None, style:
     render = FORMATS[one_of(style, FORMATS, "format")]
     found = [*(_read(exported) if exported else []), *results(out)]
     entries = make_table(chosen, found, table)
+    told = {e["row"] for e in entries if e["mean"] is not None or e["paper"] is not None}
+    entries = [e for e in entries if e["row"] in told] or entries  # rows with nothing to tell are left out
     return as_markdown(entries, details) if style == "md" else render(entries)
 
 
