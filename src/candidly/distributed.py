@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -26,12 +28,24 @@ def gather(local: Tensor) -> Tensor:
     """The parts of all processes as one global batch, differentiable."""
     if world() == 1:
         return local
-    from torch.distributed.nn.functional import all_reduce
-
     n = torch.tensor(len(local), device=local.device)
     dist.all_reduce(n)
     part = local_part(int(n))
-    return all_reduce(torch.cat([_zeros(local, part.start), local, _zeros(local, int(n) - part.stop)]))
+    return _Sum.apply(torch.cat([_zeros(local, part.start), local, _zeros(local, int(n) - part.stop)]))
+
+
+class _Sum(torch.autograd.Function):
+    """The sum over all processes; its gradient is the sum of theirs."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return _Sum.backward(ctx, x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        total = gradient.contiguous().clone()
+        dist.all_reduce(total)
+        return total
 
 
 def share_state(module: nn.Module) -> None:

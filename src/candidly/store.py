@@ -40,7 +40,10 @@ NOTE = "run.json"
 
 
 class Run:
-    """A RUN folder being written; `folder` is its temporary place, `path` its final one."""
+    """A RUN folder being written; `folder` is its temporary place, `path` its final one.
+
+    Of many processes only the first writes; in the others `add_...` and `save_...` do nothing.
+    """
 
     def __init__(self, path: Path, config: dict[str, Any]) -> None:
         if path.name in ("", ".."):
@@ -56,6 +59,8 @@ class Run:
             write_json(self.folder / NOTE, self.note)
 
     def add_metrics(self, row: dict[str, Any]) -> None:
+        if not _leads():
+            return
         with (self.folder / "metrics.jsonl").open("a") as file:
             file.write(json.dumps(row) + "\n")
 
@@ -72,14 +77,17 @@ class Run:
             with path.open("wb") as file:
                 np.savez_compressed(file, allow_pickle=False, **arrays)
 
-        write_atomically(self.folder / "arrays.npz", write)
+        if _leads():
+            write_atomically(self.folder / "arrays.npz", write)
 
     def save_model(self, predictor: Predictor, net: dict[str, Any] | None = None) -> None:
         """`model/`, for `Predictor.load`; `net`: the arguments of `build_net`."""
-        predictor.save(self.folder / "model", net)
+        if _leads():
+            predictor.save(self.folder / "model", net)
 
     def save_checkpoint(self, tensors: dict[str, Tensor], **notes: Any) -> None:
-        save_tensors(self.folder / CHECKPOINT, tensors, notes)
+        if _leads():
+            save_tensors(self.folder / CHECKPOINT, tensors, notes)
 
     def load_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """(tensors, notes) of an interrupted run, or None."""

@@ -269,7 +269,7 @@ class Trainer:
             return predict(self.model, self.views)
 
     def checkpoint(self) -> None:
-        if self.run is None or distributed.rank() > 0:
+        if self.run is None:
             return
         self.run.add_metrics(self.history[-1])
         state = {f"step.{k}": v for k, v in self.step.state_dict().items()}
