@@ -23,6 +23,7 @@ from candidly.methods.settings import make_method
 from candidly.nets import build_net
 from candidly.selection import Rates
 from candidly.train import Trainer, batches, make_scheme
+from candidly.views import make_views
 from pairs import paired_ratio
 
 # name: (method, settings, scheme, passes with gradient, passes without, one inference pass over all)
@@ -71,9 +72,7 @@ def measure(name: str, n: int, batch_size: int, pairs: int) -> dict[str, float]:
     model = build_net("conv", (3, 32, 32), 10)
     plan = make_scheme(scheme, epochs=10_000, batch_size=batch_size, lr=1e-4)
     method = make_method(key, None, settings)
-    ours = Trainer(
-        copy.deepcopy(model), images[truth.source], sets, method, plan, 0, torch.device("cpu"), None, None, None
-    )
+    ours = Trainer(copy.deepcopy(model), make_views(images[truth.source]), sets, method, plan)
     X = ours.views(torch.arange(n), "plain")
     bare_model = model.to(memory_format=torch.channels_last)
     bare = bare_epoch(

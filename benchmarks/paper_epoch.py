@@ -14,13 +14,12 @@ from pathlib import Path
 import numpy as np
 
 from candidly.bench.data import Source, make_problem
+from candidly.bench.scales import CIFAR_MEAN, CIFAR_STD
 from candidly.data.images import cifar10, svhn
 from candidly.methods.settings import make_method
 from candidly.nets import build_net
 from candidly.train import fit
 from candidly.views import make_views
-
-MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 
 
 def main() -> None:
@@ -35,7 +34,7 @@ def main() -> None:
     source = Source(X[chosen], y[chosen], pool, X_test[:500], y_test[:500], tuple(map(str, range(10))))
     problem = make_problem(source, q=0.1, tau1=0.2, tau2=0.4, seed=0)
     method = make_method("ooc", None, {"rates": problem.rates, "warmup": 0})
-    views = make_views(problem.X, mean=MEAN, std=STD)
+    views = make_views(problem.X, mean=CIFAR_MEAN, std=CIFAR_STD)
     model = build_net("resnet18", (3, 32, 32), 10)
     fitted = fit(model, views, problem.candidates, method, scheme="paper", epochs=1, truth=problem.truth)
     (row,) = fitted.history

@@ -1,9 +1,11 @@
 """The grid: its runs, their names, what happens when they fail or are stopped, and the tables made of them."""
 
 import dataclasses
+import importlib.util
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,9 @@ from candidly.bench import commands, grid, scales, tables
 from candidly.bench.grid import Cell, Job, Row, plan, results, run_jobs, table_jobs
 from candidly.bench.scales import SCALES
 from candidly.errors import InputError, TrainingError
+from candidly.store import writing
+
+ROOT = Path(__file__).parent.parent
 
 TINY = dataclasses.replace(SCALES["digits"], name="tiny", changes={"epochs": 3}, seeds=1)
 
@@ -18,7 +23,6 @@ TINY = dataclasses.replace(SCALES["digits"], name="tiny", changes={"epochs": 3},
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch):
     monkeypatch.setitem(scales.SCALES, "tiny", TINY)
-    grid._source.cache_clear()
 
 
 def jobs(**options):
@@ -28,21 +32,26 @@ def jobs(**options):
 def test_the_papers_grid_is_complete():
     found = table_jobs("table1", SCALES["paper"])
     assert len(found) == 3 * 6 * 11 * 5
-    assert len({job.key for job in found}) == len(found)
-    assert len(table_jobs("table2", SCALES["paper"])) == 2 * 7 * 5
+    assert len({job.key for job in found}) == 3 * 6 * 10 * 5 + 5  # supervised rows are the same in all cells
+    ablations = table_jobs("table2", SCALES["paper"])
+    assert len(ablations) == 2 * 7 * 5
+    assert len({job.key for job in ablations} & {job.key for job in found}) == 2 * 5  # "full" is "ooc"
     config = found[0].config
-    assert config["scale"]["net"] == "resnet18"
-    assert config["scale"]["scheme"] == "paper"
+    assert config["net"] == "resnet18"
+    assert config["scheme"]["epochs"] == 300
+    assert config["settings"] == {}
     assert SCALES["paper"].ooc_settings(0.3) == {"warmup": 30, "window": 5}
     assert SCALES["paper"].ooc_settings(0.5) == {"warmup": 50, "window": 20}
 
 
 def test_a_key_changes_with_whatever_decides_the_result_and_with_nothing_else():
-    job = jobs()[0]
-    wordier = dataclasses.replace(job, scale=dataclasses.replace(TINY, about="other words", seeds=9))
+    job = jobs(rows=["ooc"])[0]
+    wordier = dataclasses.replace(job, scale=dataclasses.replace(TINY, about="other words", name="other", seeds=9))
+    spelt_out = dataclasses.replace(job, scale=dataclasses.replace(TINY, changes={"epochs": 3, "lr": 0.05}))
+    assert wordier.key == spelt_out.key == job.key
     longer = dataclasses.replace(job, scale=dataclasses.replace(TINY, changes={"epochs": 4}))
-    assert wordier.key == job.key
-    assert len({job.key, longer.key, dataclasses.replace(job, seed=1).key}) == 3
+    sharper = dataclasses.replace(job, row=dataclasses.replace(job.row, settings={"temperature": 0.25}))
+    assert len({job.key, longer.key, sharper.key, dataclasses.replace(job, seed=1).key}) == 4
 
 
 def test_patterns_choose_and_misses_are_told():
@@ -86,7 +95,7 @@ def test_failures_are_kept_reported_and_retried_on_request(tmp_path, monkeypatch
     chosen = jobs(rows=["cc", "proden"])
     attempts = []
 
-    def broken(job, out, data_dir):
+    def broken(job, out, data_dir, device):
         attempts.append(job.row.name)
         raise RuntimeError("the roof leaks")
 
@@ -140,10 +149,13 @@ def test_tables_by_hand():
     found = [fake(job, values[(job.row.name, job.seed)]) for job in chosen if (job.row.name, job.seed) in values]
     entries = tables.make_table(chosen, found, "table1")
     assert tables.as_markdown(entries).splitlines()[2:] == [
-        "| supervised | 99.0 |",
-        "| PRODEN | 81.0 ± 1.4 (paper 83.3, -2.3) |",
-        "| ooc | **90.5 ± 0.7** (paper 91.3, -0.8) |",
+        "| supervised | 99.0 (1 of 2 seeds) |",
+        "| PRODEN | 81.0 ± 1.4 (paper 83.3) |",
+        "| ooc | **90.5 ± 0.7** (paper 91.3) |",
     ]
+    exact = tables.make_table([dataclasses.replace(j, scale=SCALES["paper"]) for j in chosen], [], "table1")
+    assert [e["comparable"] for e in exact] == [True] * 3
+    assert tables._text({**entries[1], "comparable": True}, "{}") == "81.0 ± 1.4 (paper 83.3, -2.3)"
     assert tables.as_csv(entries).splitlines()[2].startswith('PRODEN,"svhn q=0.1 tau=0.2,0.4",81.0,')
     assert r"\textbf{90.5 $\pm$ 0.7}" in tables.as_latex(entries)
     assert tables.as_markdown(entries, details=True).splitlines()[4].endswith("| 1 |")  # three seconds, three epochs
@@ -199,3 +211,23 @@ def test_the_command_line(tmp_path):
     missing = run("run", "table1", "--scale", "mini", "--data-dir", "none", code=2).stderr
     assert "candidly data fetch cifar10" in missing
     assert "digits" in run("scales").stdout
+
+
+def test_a_run_that_another_process_writes_is_left_to_it(tmp_path):
+    (job,) = jobs(rows=["cc"])
+    with writing(tmp_path / job.key, {}):
+        assert [entry["state"] for entry in plan([job], tmp_path)] == ["running"]
+        assert run_jobs([job], tmp_path, None) == {}
+        assert list(results(tmp_path)) == []
+
+
+def test_the_overhead_benchmark_runs():
+    spec = importlib.util.spec_from_file_location("overhead", ROOT / "benchmarks" / "overhead.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    try:
+        spec.loader.exec_module(module)
+        measured = module.measure("ooc, recorded", n=32, batch_size=16, pairs=3)
+    finally:
+        sys.path.remove(str(ROOT / "benchmarks"))
+    assert measured["low"] <= measured["ratio"] <= measured["high"]

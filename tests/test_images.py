@@ -229,7 +229,7 @@ def load_or_skip(name, part="train"):
     return load_set(name, part)
 
 
-@pytest.mark.shared
+@pytest.mark.data
 @real
 @pytest.mark.parametrize(("part", "count"), [("train", 5000), ("test", 1000)])
 def test_real_cifar10(part, count):
@@ -240,7 +240,7 @@ def test_real_cifar10(part, count):
         np.testing.assert_allclose(X.mean((0, 1, 2)) / 255, [0.4914, 0.4822, 0.4465], atol=1e-4)
 
 
-@pytest.mark.shared
+@pytest.mark.data
 @real
 def test_real_cifar100():
     X, y = load_or_skip("cifar100")
@@ -250,7 +250,7 @@ def test_real_cifar100():
     np.testing.assert_allclose(X.mean((0, 1, 2)) / 255, [0.5071, 0.4865, 0.4409], atol=5e-3)
 
 
-@pytest.mark.shared
+@pytest.mark.data
 @real
 def test_real_svhn():
     X, y = load_or_skip("svhn")
@@ -259,7 +259,7 @@ def test_real_svhn():
     assert len(np.unique(y)) == 10
 
 
-@pytest.mark.shared
+@pytest.mark.data
 @real
 def test_real_imagenet32_is_near_its_stored_mean():
     X, y = load_or_skip("imagenet32")
@@ -270,7 +270,7 @@ def test_real_imagenet32_is_near_its_stored_mean():
     assert np.abs(X.mean(0) - mean).max() < 1.0
 
 
-@pytest.mark.shared
+@pytest.mark.data
 @real
 @pytest.mark.parametrize("name", ["fashion-mnist", "mnist"])
 def test_real_idx_sets(name):

@@ -184,13 +184,14 @@ def bench_run(
         str, typer.Option(metavar="K/N", help="Only every N-th run, from the K-th: for a cluster.")
     ] = "1/1",
     retry: Annotated[bool, typer.Option("--retry", help="Try failed runs again.")] = False,
+    device: Annotated[str, typer.Option(help="Such as cpu or cuda:1; auto takes a GPU if there is one.")] = "auto",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and estimate the time.")] = False,
 ) -> None:
     """Train the runs of a table that are not finished yet. Stop it at any time; the same command goes on."""
     from candidly.bench import commands
 
     jobs = commands.jobs(table, scale, cells, methods, seeds, tau, part)
-    typer.echo(commands.planned(jobs, out) if dry_run else commands.run(jobs, out, data_dir, retry))
+    typer.echo(commands.planned(jobs, out) if dry_run else commands.run(jobs, out, data_dir, retry, device))
 
 
 @bench_app.command("show", epilog=_examples("candidly bench show table1 --scale digits --format latex"))

@@ -39,13 +39,17 @@ class _Sum(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        return _Sum.backward(ctx, x)
+        return _summed(x)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        total = gradient.contiguous().clone()
-        dist.all_reduce(total)
-        return total
+        return _summed(gradient)
+
+
+def _summed(x: Tensor) -> Tensor:
+    total = x.contiguous().clone()
+    dist.all_reduce(total)
+    return total
 
 
 def share_state(module: nn.Module) -> None:

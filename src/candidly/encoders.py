@@ -132,12 +132,16 @@ def encode(
     """
     one_of(encoder, ENCODERS, "encoder")
     images = _checked(images)
-    folder = Path(cache or os.environ.get("CANDIDLY_CACHE") or Path.home() / ".cache" / "candidly")
+    whole(batch_size, "batch_size", 1)
+    folder = Path(cache or os.environ.get("CANDIDLY_CACHE") or "~/.cache/candidly").expanduser()
     path = folder / f"{encoder}-{whole(resolution, 'resolution', 32)}-{fingerprint(images)[:24]}.npy"
     if path.exists():
-        return np.load(path, allow_pickle=False).astype(np.float32)
+        return _load(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder} cannot be the cache: {error.strerror}. Name another by CANDIDLY_CACHE.") from error
     features = _encode(load_lite0(), images, resolution, batch_size, progress)
-    folder.mkdir(parents=True, exist_ok=True)
     write_atomically(path, lambda temporary: _save(temporary, features))
     return features.astype(np.float32)
 
@@ -167,6 +171,13 @@ def _checked(images: Any) -> np.ndarray:
             f"images are {array.dtype} of shape {array.shape}: expected uint8 (n, h, w) or (n, h, w, 1 or 3)."
         )
     return np.repeat(array, 3, axis=-1) if array.shape[-1] == 1 else array
+
+
+def _load(path: Path) -> np.ndarray:
+    try:
+        return np.load(path, allow_pickle=False).astype(np.float32)
+    except (ValueError, OSError, EOFError) as error:
+        raise InputError(f"{path} is damaged ({error}): remove it.") from error
 
 
 def _save(path: Path, features: np.ndarray) -> None:

@@ -9,6 +9,10 @@ class InputError(CandidlyError, ValueError):
     """The data or a setting is not what it must be."""
 
 
+class RunBusyError(InputError):
+    """Another process is writing this run."""
+
+
 class TrainingError(CandidlyError, RuntimeError):
     """Training cannot go on, for instance because the loss is no longer a number."""
 

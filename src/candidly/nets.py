@@ -127,6 +127,6 @@ def build_net(name: str, shape: Sequence[int], n_classes: int, *, seed: int = 0,
     one_of(name, NETS, "net")
     if name in ("resnet18", "conv") and len(shape) != 3:
         raise InputError(f"net {name!r} takes images (channels, height, width), not inputs of shape {tuple(shape)}.")
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return NETS[name](shape, n_classes, **settings)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from candidly import distributed
 from candidly.errors import InputError
 from candidly.nets import build_net
+from candidly.sets import label_array
 from candidly.store import load_tensors, read_json, save_tensors, write_json
 from candidly.views import Views, make_views
 
@@ -29,11 +30,15 @@ class Predictor:
 
     def logits(self, X: Any) -> np.ndarray:
         """(n, c) outputs of the net, inputs normalised as in training."""
+        self._check(np.shape(X)[1:])
         device = next(self.model.parameters()).device
-        views = make_views(X, mean=self.mean, std=self.std, device=device)
-        if views.shape != self.shape:
-            raise InputError(f"an input has the shape {views.shape}; the model was trained on {self.shape}.")
-        return predict(self.model, views).cpu().numpy()
+        return predict(self.model, make_views(X, mean=self.mean, std=self.std, device=device)).cpu().numpy()
+
+    def _check(self, shape: tuple[int, ...]) -> None:
+        """Images come as (h, w, c), or (h, w) if they are grey."""
+        expected = (*self.shape[1:], self.shape[0]) if len(self.shape) == 3 else self.shape
+        if expected not in (shape, (*shape, 1)):
+            raise InputError(f"an input has the shape {shape}; the model was trained on {expected}.")
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """(n, c) probabilities."""
@@ -43,9 +48,10 @@ class Predictor:
         """(n,) labels of the most probable classes."""
         return self.classes[self.logits(X).argmax(-1)]
 
-    def save(self, folder: Path, net: dict[str, Any] | None = None) -> None:
+    def save(self, folder: str | Path, net: dict[str, Any] | None = None) -> None:
         """Weights as safetensors, the rest as JSON. `net`: the arguments of `build_net`; `load` then needs no model."""
-        folder.mkdir(exist_ok=True)
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
         facts = {"classes": self.classes.tolist(), "shape": list(self.shape)}
         moments = {"mean": self.mean.tolist(), "std": self.std.tolist()}
         write_json(folder / "model.json", {"net": net, **facts, **moments})
@@ -53,23 +59,25 @@ class Predictor:
 
     @classmethod
     def load(cls, run: str | Path, model: nn.Module | None = None) -> Predictor:
-        """The model of a finished RUN; `model` is needed only if the net was not one of `NETS`."""
-        folder = Path(run) / "model"
+        """The model of a finished RUN, or of a folder that `save` wrote; `model`: the net, if it is none of `NETS`."""
+        folder = Path(run) / "model" if (Path(run) / "model").is_dir() else Path(run)
         facts = read_json(folder / "model.json")
         if model is None and facts["net"] is None:
             raise InputError(f"{folder} was saved without a description of its net: pass the module as model=...")
         model = build_net(**facts["net"]) if model is None else model
         model.load_state_dict(load_tensors(folder / "model.safetensors")[0])
         moments = (np.array(facts[key]) for key in ("mean", "std"))
-        return cls(model.eval(), np.array(facts["classes"]), tuple(facts["shape"]), *moments)
+        return cls(model.eval(), label_array(facts["classes"]), tuple(facts["shape"]), *moments)
 
 
-def predict(model: nn.Module, views: Views, batch_size: int = 512) -> Tensor:
-    """Logits of all examples, un-augmented, in evaluation mode; the processes share the work."""
+def predict(model: nn.Module, views: Views, batch_size: int = 512, *, shared: bool = False) -> Tensor:
+    """Logits of all examples, un-augmented, in evaluation mode; `shared`: all processes take part in it."""
     was_training = model.training
     model.eval()
-    rows = torch.arange(len(views))[distributed.local_part(len(views))]
+    rows = torch.arange(len(views))
+    if shared:
+        rows = rows[distributed.local_part(len(views))]
     with torch.no_grad():
         parts = [model(views(index, "plain")) for index in rows.split(batch_size)]
     model.train(was_training)
-    return distributed.gather(torch.cat(parts))
+    return distributed.gather(torch.cat(parts)) if shared else torch.cat(parts)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from array_api_compat import array_namespace, device
 
-from candidly.checks import number
+from candidly.checks import number, whole
 from candidly.errors import InputError
 from candidly.scores import LOSSES, Array, doubt, energy, log_softmax, margin, surprise
 
@@ -102,11 +102,8 @@ class MovingEnsemble:
     recursive: bool = False
 
     def __post_init__(self) -> None:
-        if self.window < 1 or not 0 <= self.momentum <= 1:
-            raise InputError(
-                f"window={self.window}, momentum={self.momentum}: expected a window of at least 1 epoch and a momentum "
-                "from 0 (only the last output) to 1 (only the warm-up)."
-            )
+        whole(self.window, "window", 1)
+        number(self.momentum, "momentum", 0, 1)
 
     def warm(self, average: Array, output: Array, epoch: int, warmup: int) -> Array:
         """The mean with the output after `epoch` (1, 2, ...) of `warmup` epochs; outputs before the window leave it."""

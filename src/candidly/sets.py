@@ -329,10 +329,12 @@ def _occurring(indptr: NDArray[Any], uniques: list[Any], inverse: NDArray[Any]) 
     if bools := [i for i, label in enumerate(uniques) if isinstance(label, bool)]:
         raise _unknown(_row_of(indptr, _first(inverse, bools)), uniques[bools[0]], None)
     try:
-        return _natural(sorted(uniques))
+        return label_array(sorted(uniques))
     except TypeError:
         comparable = (int, float, str)
-        return _natural(sorted(uniques, key=lambda x: (type(x).__name__, x if isinstance(x, comparable) else repr(x))))
+        return label_array(
+            sorted(uniques, key=lambda x: (type(x).__name__, x if isinstance(x, comparable) else repr(x)))
+        )
 
 
 def _encode(
@@ -410,7 +412,7 @@ def _class_list(classes: Any) -> NDArray[Any]:
         at = int(np.flatnonzero(np.bincount(inverse) > 1)[0])
         first, second = np.flatnonzero(inverse == at)[:2].tolist()
         raise InputError(f"classes: {labels[at]!r} stands at {first} and again at {second}; name each class once.")
-    return _natural([labels[i] for i in inverse])
+    return label_array([labels[i] for i in inverse])
 
 
 def _listed(values: Any, name: str) -> list[Any] | NDArray[Any]:
@@ -428,7 +430,7 @@ def _listed(values: Any, name: str) -> list[Any] | NDArray[Any]:
     return list(values)
 
 
-def _natural(labels: list[Any]) -> NDArray[Any]:
+def label_array(labels: list[Any]) -> NDArray[Any]:
     """Labels as an array of str, int, bool or float if they are all alike, else of objects; 3.0 counts as 3."""
     labels = [int(x) if isinstance(x, float) and x.is_integer() else x for x in labels]
     alike = len({type(x) for x in labels}) == 1 and isinstance(labels[0], str | int | float)

@@ -21,14 +21,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from candidly.errors import InputError, TrainingError
+from candidly import __version__
+from candidly.errors import InputError, RunBusyError, TrainingError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -73,9 +74,12 @@ class Run:
         return rows
 
     def save_arrays(self, **arrays: np.ndarray) -> None:
+        if wrong := [name for name, array in arrays.items() if array.dtype == object]:
+            raise InputError(f"arrays {wrong} hold objects: only numbers, booleans and strings are stored.")
+
         def write(path: Path) -> None:
             with path.open("wb") as file:
-                np.savez_compressed(file, allow_pickle=False, **arrays)
+                np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
         if _leads():
             write_atomically(self.folder / "arrays.npz", write)
@@ -102,20 +106,56 @@ def writing(path: str | Path, config: dict[str, Any], *, replace: bool = False) 
     first one alone writes.
     """
     run = Run(Path(path), config)
-    if _leads():
-        _open(run, replace)
-    _wait()
-    run.note = read_json(run.folder / NOTE)
+    with _locked(run) if _leads() else nullcontext():
+        if _leads():
+            _open(run, replace)
+        _wait()
+        run.note = read_json(run.folder / NOTE)
+        try:
+            yield run
+        except BaseException as error:
+            if _leads():
+                _clear_up(run, error)
+            raise
+        _wait()
+        if _leads():
+            _finish(run)
+        _wait()
+
+
+@contextmanager
+def _locked(run: Run) -> Iterator[None]:
+    """No two programs write one run: the second is told so. The lock goes with the process, however that ends."""
+    import fcntl
+
+    path = lock_of(run.path)
     try:
-        yield run
-    except BaseException as error:
-        if _leads() and (isinstance(error, TrainingError) or not _worth_keeping(run.folder)):
-            shutil.rmtree(run.folder, ignore_errors=True)
-        raise
-    _wait()
-    if _leads():
-        _finish(run)
-    _wait()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("w")
+    except OSError as error:
+        raise InputError(f"{run.folder} cannot be written: {error.strerror}. Choose another folder.") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise RunBusyError(f"{run.path} is being written by another process.") from error
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def lock_of(path: Path) -> Path:
+    """Where the lock of a run stands while it is written."""
+    return path.with_name(f".{path.name}.lock")
+
+
+def _clear_up(run: Run, error: BaseException) -> None:
+    """After a failure: keep what can be gone on with. A training that diverged would diverge again."""
+    if isinstance(error, TrainingError):
+        (run.folder / CHECKPOINT).unlink(missing_ok=True)
+    if not _worth_keeping(run.folder):
+        shutil.rmtree(run.folder, ignore_errors=True)
 
 
 def _open(run: Run, replace: bool) -> None:
@@ -131,25 +171,30 @@ def _open(run: Run, replace: bool) -> None:
         else:
             _refuse_other(run.folder, found["config"], run.note["config"])
             return
-    try:
-        run.folder.mkdir(parents=True, exist_ok=True)
-        write_json(run.folder / NOTE, {**run.note, "versions": versions()})
-    except OSError as error:
-        raise InputError(f"{run.folder} cannot be written: {error.strerror}. Choose another folder.") from error
+    run.folder.mkdir(exist_ok=True)
+    write_json(run.folder / NOTE, {**run.note, "versions": versions()})
 
 
 def _refuse_foreign(folder: Path) -> None:
     """Nothing is ever replaced or removed that is not a run."""
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise InputError(f"{folder} exists and is not a folder: choose another name.")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / NOTE).is_file():
-        raise InputError(f"{folder} exists and is not a run of candidly (it has no {NOTE}): choose another name.")
+    if folder.is_dir() and any(folder.iterdir()) and not _is_run(folder):
+        raise InputError(f"{folder} exists and is not a run of candidly (by its {NOTE}): choose another name.")
+
+
+def _is_run(folder: Path) -> bool:
+    try:
+        note = json.loads((folder / NOTE).read_text())
+    except (OSError, ValueError):
+        return False
+    return isinstance(note, dict) and {"config", "started", "versions"} <= note.keys()
 
 
 def _worth_keeping(folder: Path) -> bool:
     """Is there a checkpoint, or a finished run inside?"""
-    finished = ("finished" in read_json(note) for note in folder.rglob(NOTE))
-    return any(folder.rglob(CHECKPOINT)) or any(finished)
+    runs = (note.parent for note in folder.rglob(NOTE) if _is_run(note.parent))
+    return any(folder.rglob(CHECKPOINT)) or any("finished" in read_json(run / NOTE) for run in runs)
 
 
 def _refuse_other(folder: Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:
@@ -267,8 +312,8 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 def versions() -> dict[str, str]:
     """Versions of what decides the numbers."""
-    packages = {name: metadata.version(name) for name in ("candidly", "numpy", "scikit-learn", "torch")}
-    return {**packages, "python": platform.python_version(), "revision": _revision()}
+    packages = {name: metadata.version(name) for name in ("numpy", "scikit-learn", "torch")}
+    return {"candidly": __version__, **packages, "python": platform.python_version(), "revision": _revision()}
 
 
 def _revision() -> str:

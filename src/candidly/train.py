@@ -130,9 +130,11 @@ def fit(
     """
     plan, sets, method = make_scheme(scheme, **changes), as_sets(candidates), as_method(method)
     views = X if isinstance(X, Views) else make_views(X, device=find_device(device))
+    if device != "auto" and views.data.device != find_device(device):
+        raise InputError(f"the views are on {views.data.device}, not on device={device!r}: make them there.")
     trainer = Trainer(model, views, sets, method, plan, whole(seed, "seed"), test, truth, run)
-    start = trainer.resume()
     try:
+        start = trainer.resume()
         shown = progress if distributed.rank() == 0 else False
         with bar(plan.epochs, label or type(method).__name__, done=start, shown=shown) as advance:
             for epoch in range(start, plan.epochs):
@@ -200,7 +202,7 @@ class Trainer:
         if self.kinds is not None and isinstance(selection, Selection):
             row |= metrics.selection_quality(selection, getattr(self.method, "scores", None), self.kinds)
         if self.test is not None:
-            row["accuracy"] = metrics.accuracy(predict(self.model, self.test[0]), self.test[1])
+            row["accuracy"] = metrics.accuracy(predict(self.model, self.test[0], shared=True), self.test[1])
         row["flops"] = self.meter.total * distributed.world()
         row["seconds"] = time.perf_counter() - began
         self.history.append(row)
@@ -213,7 +215,7 @@ class Trainer:
         total = torch.zeros((), device=self.device)
         order = torch.randperm(len(self.views), generator=self.rng)
         mine = torch.zeros(len(order), dtype=torch.bool, device=self.device)
-        recorded = torch.zeros(self.candidates.shape, device=self.device)
+        recorded = torch.zeros(self.candidates.shape if self.recorder else 0, device=self.device)
         for index, done in batches(order, self.scheme.batch_size):
             for group in self.optimizer.param_groups:
                 group["lr"] = self.scheme.rate(epoch + done)
@@ -255,18 +257,22 @@ class Trainer:
         distributed.average_buffers(self.model)
         loss = float(total) / len(self.views)
         if not math.isfinite(loss):
-            raise TrainingError(
-                f"the loss of epoch {epoch + 1} is {loss}: training diverged. Try an lr below {self.scheme.lr:g}, or "
-                "look for extreme values in the inputs and the settings."
-            )
+            raise TrainingError(f"the loss of epoch {epoch + 1} is {loss}: {self.advice()}")
         return loss
+
+    def advice(self) -> str:
+        extremes = "look for extreme values in the inputs and the settings"
+        return f"training diverged. Try an lr below {self.scheme.lr:g}, or {extremes}."
 
     def predict_all(self) -> Tensor:
         """Logits of all training examples: as recorded in the last pass, or by a pass without augmentation."""
         if self.recorded is not None:
             return self.recorded.clone()
         with self.meter.counting("inference", len(self.views) // distributed.world()):
-            return predict(self.model, self.views)
+            outputs = predict(self.model, self.views, shared=True)
+        if not outputs.isfinite().all():
+            raise TrainingError(f"the model's outputs are no longer numbers: {self.advice()}")
+        return outputs
 
     def checkpoint(self) -> None:
         if self.run is None:
@@ -298,9 +304,13 @@ class Trainer:
 
     def facts(self) -> dict[str, Any]:
         """What decides the result of this training."""
-        data = fingerprint(self.views.data.cpu().numpy(), self.candidates.cpu().numpy())
+        arrays = (self.views.data, self.candidates, self.views.mean, self.views.std)
+        hashes = {
+            "data": fingerprint(*(array.cpu().numpy() for array in arrays)),
+            "start": fingerprint(*(value.cpu().numpy() for value in self.step.state_dict().values())),
+        }
         method = {"method": type(self.method).__name__, "settings": self.method.settings}
-        return {"scheme": dataclasses.asdict(self.scheme), "seed": self.seed, "data": data, **method}
+        return {"scheme": dataclasses.asdict(self.scheme), "seed": self.seed, **hashes, **method}
 
     def load_optimizer(self, tensors: dict[str, Tensor]) -> None:
         whole = self.optimizer.state_dict()
@@ -318,7 +328,7 @@ class Trainer:
         if self.run is None:
             return f"{stopped}; nothing was saved, because no run folder was given."
         if not self.history:
-            return f"{stopped}; there is nothing to keep yet."
+            return f"{stopped}; no epoch of this training is finished yet. Repeat the same command to go on."
         kept = f"{len(self.history)} finished epochs are kept in {self.run.folder}"
         return f"{stopped}; {kept}. Repeat the same command to go on."
 
@@ -353,7 +363,7 @@ def batches(order: Tensor, batch_size: int) -> Iterator[tuple[Tensor, float]]:
 def seeded(seed: int, stream: int, rng: torch.Generator) -> Iterator[None]:
     """All randomness inside the block, torch's own included, depends on (seed, stream) alone."""
     value = int(np.random.SeedSequence([seed, stream]).generate_state(1, np.uint64)[0] >> 1)
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(value)
         rng.manual_seed(value)
         yield

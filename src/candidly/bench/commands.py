@@ -33,9 +33,9 @@ def jobs(
     return found[int(k) - 1 :: int(n)]
 
 
-def run(chosen: list[Job], out: Path, data_dir: Path | None, retry: bool) -> str:
+def run(chosen: list[Job], out: Path, data_dir: Path | None, retry: bool, device: str = "auto") -> str:
     """Run them; failures are told at the end."""
-    failures = run_jobs(chosen, out, data_dir, retry=retry)
+    failures = run_jobs(chosen, out, data_dir, retry=retry, device=device)
     done = sum((out / job.key).exists() for job in chosen)
     summary = f"{done} of {len(chosen)} runs are done, in {out}."
     if failures:
@@ -49,6 +49,8 @@ def planned(chosen: list[Job], out: Path) -> str:
     entries = plan(chosen, out)
     lines = [f"{entry['key']}  {entry['state']:10}  {_time(entry['seconds']):>9}  {entry['name']}" for entry in entries]
     left = [entry["seconds"] for entry in entries if entry["state"] != "done"]
+    if not left:
+        return "\n".join([*lines, f"All {len(entries)} runs are done."])
     known = [seconds for seconds in left if seconds is not None]
     guess = f"about {_time(sum(known) / len(known) * len(left))}" if known else "no estimate before a first run is done"
     return "\n".join([*lines, f"{len(left)} of {len(entries)} runs are left: {guess}."])
@@ -74,10 +76,13 @@ def show(chosen: list[Job], table: str, out: Path, exported: Path | None, style:
 
 def _read(path: Path) -> list[dict[str, Any]]:
     try:
-        return [json.loads(line) for line in path.read_text().splitlines()]
+        found = [json.loads(line) for line in path.read_text().splitlines()]
+        if not all({"key", "score", "seconds", "curves"} <= result.keys() for result in found):
+            raise InputError(f"{path} has lines that are no results: expected what `candidly bench export` writes.")
+        return found
     except FileNotFoundError as error:
         raise InputError(f"{path} is missing: expected a file written by `candidly bench export`.") from error
-    except ValueError as error:
+    except json.JSONDecodeError as error:
         raise InputError(f"{path} is not a file of JSON lines ({error}).") from error
 
 

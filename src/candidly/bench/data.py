@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,11 @@ class Source:
     y_test: np.ndarray
     classes: tuple[str, ...]
 
+    @cached_property
+    def hashes(self) -> dict[str, str]:
+        """SHA-256 of what examples are drawn from."""
+        return {"X": fingerprint(self.X), "pool": fingerprint(self.pool)}
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -44,8 +50,10 @@ def make_problem(source: Source, *, q: float, tau1: float, tau2: float, seed: in
     """Corrupt a source."""
     settings = {"q": q, "tau1": tau1, "tau2": tau2, "seed": seed, "pool": len(source.pool), **options}
     candidates, truth = corrupt(source.y, len(source.classes), **settings)
-    truth.manifest["sources"] = {"X": fingerprint(source.X), "pool": fingerprint(source.pool)}
-    X = np.concatenate([source.X, source.pool])[truth.source]
+    truth.manifest["sources"] = source.hashes
+    n0, rows = len(source.X), truth.source
+    X = np.empty((len(rows), *source.X.shape[1:]), dtype=source.X.dtype)
+    X[rows < n0], X[rows >= n0] = source.X[rows[rows < n0]], source.pool[rows[rows >= n0] - n0]
     return Problem(X, candidates, truth, (source.X_test, source.y_test))
 
 

@@ -6,10 +6,10 @@ import dataclasses
 import hashlib
 import json
 import time
+import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
-from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -18,16 +18,17 @@ import numpy as np
 
 from candidly.bench.data import Problem, make_problem, supervised_problem, true_selection
 from candidly.bench.oracle import Oracle
-from candidly.bench.scales import SCALES, Scale, load_source, moments
-from candidly.errors import InputError
-from candidly.methods import Method
+from candidly.bench.scales import Scale, load_source, moments
+from candidly.errors import InputError, RunBusyError
+from candidly.methods import METHODS, Method
+from candidly.methods.base import defaults
 from candidly.methods.ooc import OOC
 from candidly.methods.settings import make_method
 from candidly.metrics import final_score
 from candidly.nets import build_net
 from candidly.progress import bar
-from candidly.store import read_json, write_json, writing
-from candidly.train import Fitted, fit
+from candidly.store import lock_of, read_json, versions, write_json, writing
+from candidly.train import Fitted, find_device, fit, make_scheme
 from candidly.views import make_views
 
 QS, TAUS = (0.1, 0.3, 0.5), ((0.2, 0.4), (0.3, 0.6))
@@ -81,11 +82,28 @@ class Job:
     seed: int
 
     @property
+    def data(self) -> Cell:
+        """The cell that is trained on: supervised learning knows no ambiguity, so that one run serves all cells."""
+        return Cell(self.scale.opens[0], 0.0, 0.0, 0.0) if self.row.reference == "supervised" else self.cell
+
+    @property
     def config(self) -> dict[str, Any]:
-        """All that decides the result, as JSON has it."""
-        scale = {k: v for k, v in dataclasses.asdict(self.scale).items() if k not in ("about", "opens", "seeds")}
-        parts = {"scale": scale, "cell": dataclasses.asdict(self.cell), "row": dataclasses.asdict(self.row)}
-        return json.loads(json.dumps({**parts, "seed": self.seed}, default=str))
+        """All that decides the result, defaults spelt out, as JSON has it; names of rows and scales decide nothing."""
+        scale, row, cls = self.scale, self.row, METHODS[self.row.method]
+        settings = {**defaults(cls), **cls.PRESETS.get(row.preset or "", {}), **self.settings}
+        sizes = {"known": scale.known, "n_known": scale.n_known, "n_test": scale.n_test}
+        nets = {"net": scale.net, "net_settings": scale.net_settings}
+        scheme = dataclasses.asdict(make_scheme(scale.scheme, **scale.changes))
+        method = {"method": row.method, "settings": settings, "reference": row.reference}
+        whole = {**sizes, **nets, "scheme": scheme, "cell": dataclasses.asdict(self.data), **method, "seed": self.seed}
+        return json.loads(json.dumps(whole, default=str))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Settings of the row; `ooc` has those of the scale too, and is told the true shares, as in the paper."""
+        if self.row.method != "ooc":
+            return self.row.settings
+        return {"rates": "true", **self.scale.ooc_settings(self.cell.q), **self.row.settings}
 
     @property
     def key(self) -> str:
@@ -131,40 +149,47 @@ def _matching(items: Iterable[Any], patterns: Iterable[str], what: str) -> list[
     return [item for item in items if any(fnmatch(item.name.lower(), p.lower()) for p in patterns)]
 
 
-def run_jobs(jobs: list[Job], out: Path, data_dir: Path | None, *, retry: bool = False) -> dict[str, str]:
+def run_jobs(
+    jobs: list[Job], out: Path, data_dir: Path | None, *, retry: bool = False, device: str = "auto"
+) -> dict[str, str]:
     """Run what is not finished yet; returns the errors of failed runs by name. Failed ones wait for `retry`."""
     failures = {}
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out} is not a folder: choose another place for the runs.")
     out.mkdir(parents=True, exist_ok=True)
     with bar(len(jobs), "runs") as advance:
         for job in jobs:
             failed = out / f"{job.key}.failed.json"
             if not (out / job.key).exists() and (retry or not failed.exists()):
-                _attempt(job, out, data_dir, failed)
-            if failed.exists():
+                _attempt(job, out, data_dir, failed, device)
+            if failed.exists() and not (out / job.key).exists():
                 failures[job.name] = read_json(failed)["error"]
             advance(job.name)
     return failures
 
 
-def _attempt(job: Job, out: Path, data_dir: Path | None, failed: Path) -> None:
+def _attempt(job: Job, out: Path, data_dir: Path | None, failed: Path, device: str) -> None:
     """A failure is written down, so that the others go on; what the user can mend at once stops everything."""
-    failed.unlink(missing_ok=True)
     try:
-        run_job(job, out, data_dir)
+        run_job(job, out, data_dir, device)
+        failed.unlink(missing_ok=True)
+    except RunBusyError:
+        return  # another process is at it
     except InputError:
         raise
     except Exception as error:
-        write_json(failed, {"name": job.name, "error": f"{type(error).__name__}: {error}", "config": job.config})
+        told = {"name": job.name, "error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
+        write_json(failed, {**told, "config": job.config})
 
 
-def run_job(job: Job, out: Path, data_dir: Path | None) -> None:
+def run_job(job: Job, out: Path, data_dir: Path | None, device: str = "auto") -> None:
     """Train one run and leave its RUN folder with `result.json`."""
-    scale, cell = job.scale, job.cell
-    source = _source(scale.name, cell.open_set, job.seed, data_dir)
+    scale, cell = job.scale, job.data
+    source = load_source(scale.known, scale.n_known, scale.n_test, cell.open_set, job.seed, data_dir)
     problem = make_problem(source, q=cell.q, tau1=cell.tau1, tau2=cell.tau2, seed=job.seed)
     method = method_of(job, problem)
     data = supervised_problem(problem) if job.row.reference == "supervised" else problem
-    views = make_views(data.X, **moments(scale))
+    views = make_views(data.X, **moments(scale), device=find_device(device))
     model = build_net(scale.net, views.shape, len(source.classes), seed=job.seed, **scale.net_settings)
     plan = {"scheme": scale.scheme, "seed": job.seed, **scale.changes}
     with writing(out / job.key, job.config) as run:
@@ -174,16 +199,11 @@ def run_job(job: Job, out: Path, data_dir: Path | None) -> None:
         write_json(run.folder / "result.json", result(job, fitted, data))
 
 
-@lru_cache(maxsize=1)
-def _source(scale: str, open_set: str, seed: int, data_dir: Path | None) -> Any:
-    return load_source(SCALES[scale], open_set, seed, data_dir)
-
-
 def method_of(job: Job, problem: Problem) -> Method:
-    """The method of a row. `ooc` is told the true shares, as in the paper, and never the kinds; only the oracle is."""
-    row, settings = job.row, dict(job.row.settings)
-    if row.method == "ooc":
-        settings = {"rates": problem.rates, **job.scale.ooc_settings(job.cell.q), **settings}
+    """The method of a row. Only the oracle is told the kinds."""
+    row, settings = job.row, job.settings
+    if "rates" in settings:
+        settings = {**settings, "rates": problem.rates}
     if row.reference == "oracle":
         return Oracle(true_selection(problem.truth), **settings)
     return make_method(row.method, row.preset, settings)
@@ -195,17 +215,18 @@ def result(job: Job, fitted: Fitted, data: Problem) -> dict[str, Any]:
     predicted, labels = fitted.predictor.logits(data.test[0]).argmax(-1), data.test[1]
     kept = ("accuracy", *(k for k in history[-1] if k.startswith(("precision_", "recall_", "auroc_"))))
     return {
+        "key": job.key,
         "scale": job.scale.name,
-        "cell": dataclasses.asdict(job.cell),
+        "cell": dataclasses.asdict(job.data),
         "row": job.row.name,
         "seed": job.seed,
-        "key": job.key,
         "score": 100 * final_score(history),
         "per_class": [float((predicted[labels == k] == k).mean()) for k in np.unique(labels)],
         "seconds": sum(row["seconds"] for row in history),
         "flops": history[-1]["flops"],
         "curves": {k: [None if (v := row.get(k)) is None else round(v, 4) for row in history] for k in kept},
         "time": time.time(),
+        "versions": versions(),
     }
 
 
@@ -227,6 +248,8 @@ def plan(jobs: list[Job], out: Path) -> list[dict[str, Any]]:
 def _state(job: Job, out: Path) -> str:
     if (out / job.key).exists():
         return "done"
+    if lock_of(out / job.key).exists():
+        return "running"
     if (out / f"{job.key}.partial").exists():
         return "unfinished"
     return "failed" if (out / f"{job.key}.failed.json").exists() else "to do"

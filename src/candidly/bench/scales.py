@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -90,16 +91,19 @@ SCALES = {
 }
 
 
-def load_source(scale: Scale, open_set: str, seed: int, data_dir: Path | None) -> Source:
-    """The clean data of a scale; the seed draws the known examples where not all are used."""
-    if scale.known == "digits":
+@lru_cache(maxsize=1)
+def load_source(
+    known: str, n_known: int | None, n_test: int | None, open_set: str, seed: int, data_dir: Path | None
+) -> Source:
+    """Clean data; the seed draws the known examples where not all are used. The last source is kept."""
+    if known == "digits":
         return digits(seed)
-    X, y = load_set(scale.known, "train", data_dir)
-    X_test, y_test = load_set(scale.known, "test", data_dir)
+    X, y = load_set(known, "train", data_dir)
+    X_test, y_test = load_set(known, "test", data_dir)
     pool, _ = load_set(open_set, "train", data_dir)
     rng = np.random.default_rng(seed)
-    train, test = _some(rng, len(X), scale.n_known), _some(rng, len(X_test), scale.n_test)
-    classes = CIFAR_CLASSES if scale.known == "cifar10" else tuple(map(str, range(10)))
+    train, test = _some(rng, len(X), n_known), _some(rng, len(X_test), n_test)
+    classes = CIFAR_CLASSES if known == "cifar10" else tuple(map(str, range(10)))
     return Source(X[train], y[train], pool, X_test[test], y_test[test], classes)
 
 

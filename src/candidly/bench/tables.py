@@ -36,11 +36,12 @@ def make_table(jobs: list[Job], found: Iterable[dict[str, Any]], table: str) -> 
         groups.setdefault((job.row.name, job.cell.name), []).append(job)
     numbers = paper_numbers(table)
     done = {key: [by_key[job.key] for job in group if job.key in by_key] for key, group in groups.items()}
-    return _mark_best([_entry(group[0], done[key], numbers) for key, group in groups.items()])
+    return _mark_best([_entry(group, done[key], numbers) for key, group in groups.items()])
 
 
-def _entry(job: Job, done: list[dict[str, Any]], numbers: dict[tuple[Any, ...], float]) -> dict[str, Any]:
+def _entry(group: list[Job], done: list[dict[str, Any]], numbers: dict[tuple[Any, ...], float]) -> dict[str, Any]:
     """Mean, spread and number of the results, the paper's number, mean precision of the groups, seconds per epoch."""
+    job = group[0]
     cell, scores = job.cell, [result["score"] for result in done]
     paper = numbers.get((cell.open_set, cell.q, cell.tau1, cell.tau2, job.row.name))
     curves = [result["curves"] for result in done]
@@ -51,6 +52,8 @@ def _entry(job: Job, done: list[dict[str, Any]], numbers: dict[tuple[Any, ...], 
         "mean": float(np.mean(scores)) if scores else None,
         "spread": float(np.std(scores, ddof=1)) if len(scores) > 1 else None,
         "n": len(scores),
+        "wanted": len(group),
+        "comparable": job.scale.name == "paper",  # elsewhere the paper's number is for orientation only
         "paper": paper if job.scale.known == "cifar10" else None,
         "precision": [_last_mean(curves, f"precision_{kind}") for kind in KINDS],
         "epoch_seconds": float(np.median([r["seconds"] / len(r["curves"]["accuracy"]) for r in done]))
@@ -66,10 +69,10 @@ def _last_mean(curves: list[dict[str, list[float | None]]], key: str) -> float |
 
 
 def _mark_best(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The best mean of each cell, references aside."""
+    """The best mean of each cell; references and rows with missing seeds do not count."""
     best: dict[str, float] = {}
     for entry in entries:
-        if entry["mean"] is not None and not entry["reference"]:
+        if entry["n"] == entry["wanted"] and not entry["reference"]:
             best[entry["cell"]] = max(best.get(entry["cell"], -np.inf), entry["mean"])
     return [{**e, "best": not e["reference"] and e["mean"] == best.get(e["cell"], np.nan)} for e in entries]
 
@@ -104,7 +107,7 @@ def as_latex(entries: list[dict[str, Any]]) -> str:
 
 def as_csv(entries: list[dict[str, Any]]) -> str:
     text = io.StringIO()
-    columns = ["row", "cell", "mean", "spread", "n", "paper", "difference", "epoch_seconds"]
+    columns = ["row", "cell", "mean", "spread", "n", "wanted", "paper", "difference", "epoch_seconds"]
     writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     for entry in entries:
@@ -124,13 +127,18 @@ def _find(entries: list[dict[str, Any]], row: str, cell: str) -> dict[str, Any]:
 
 
 def _difference(entry: dict[str, Any]) -> float | None:
-    return None if entry["mean"] is None or entry["paper"] is None else entry["mean"] - entry["paper"]
+    known = entry["comparable"] and entry["mean"] is not None and entry["paper"] is not None
+    return entry["mean"] - entry["paper"] if known else None
 
 
 def _text(entry: dict[str, Any], bold: str, plus_minus: str = " ± ") -> str:
-    """`91.2 ± 0.3 (paper 91.3, -0.1)`; an empty cell while nothing is done."""
+    """`91.2 ± 0.3 (paper 91.3, -0.1)`; the number of seeds while some are missing; empty while nothing is done."""
     if entry["mean"] is None:
         return "" if entry["paper"] is None else f"(paper {entry['paper']:.1f})"
     text = f"{entry['mean']:.1f}" + ("" if entry["spread"] is None else f"{plus_minus}{entry['spread']:.1f}")
     text = bold.format(text) if entry["best"] else text
-    return text if entry["paper"] is None else f"{text} (paper {entry['paper']:.1f}, {_difference(entry):+.1f})"
+    text += f" ({entry['n']} of {entry['wanted']} seeds)" if entry["n"] < entry["wanted"] else ""
+    if entry["paper"] is None:
+        return text
+    difference = "" if _difference(entry) is None else f", {_difference(entry):+.1f}"
+    return f"{text} (paper {entry['paper']:.1f}{difference})"
