@@ -48,7 +48,7 @@ class Method(nn.Module, ABC):
     def rows(self, name: str, initial: Tensor) -> None:
         """Register per-example state, kept by checkpoints and brought together from all processes after an epoch."""
         self.register_buffer(name, initial)
-        self.row_names = (*getattr(self, "row_names", ()), name)
+        self.row_names = tuple(dict.fromkeys((*getattr(self, "row_names", ()), name)))
 
 
 def defaults(method: type[Method]) -> dict[str, Any]:

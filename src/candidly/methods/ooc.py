@@ -104,18 +104,16 @@ class OOC(PRODEN):
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         if not self.disambiguation:
-            return soft_ce(
-                forward_views(model, batch), uniform_targets(batch.candidates, torch.get_default_dtype())
-            ).mean(0)
+            uniform = uniform_targets(batch.candidates, torch.get_default_dtype())
+            return soft_ce(forward_views(model, batch), uniform).mean(0)
         if self.warming:  # line 3
             return super().loss(model, batch)
         logits = forward_views(model, batch)
         probs = mean_softmax(logits)
         normal, closed, open_ = (mask[batch.index, None].to(probs) for mask in self.groups)
         inside = disambiguate(probs, batch.candidates, self.temperature)  # line 11, Eq. (4)
-        outside = (
-            disambiguate(probs, ~batch.candidates, self.temperature) if self.reverse else inside
-        )  # line 12, Eq. (6)
+        others = ~batch.candidates if self.reverse else batch.candidates
+        outside = disambiguate(probs, others, self.temperature)  # line 12, Eq. (6)
         random = self.random_targets(batch) if self.randomise else inside  # line 13, Eq. (8)
         targets = normal * inside + closed * outside + open_ * random
         weights = normal + self.alpha * closed + self.beta * open_
