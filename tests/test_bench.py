@@ -57,6 +57,9 @@ def test_a_key_changes_with_whatever_decides_the_result_and_with_nothing_else():
 def test_patterns_choose_and_misses_are_told():
     names = {job.row.name for job in table_jobs("table1", TINY, rows=["OOC*", "proden"])}
     assert names == {"ooc", "ooc, paper", "ooc, robust", "PRODEN"}
+    assert {job.row.name for job in jobs(rows=["c*"])} == {"CC", "CAVL", "CRDPLL"}
+    (true_labels,) = jobs(rows=["lws, true labels"])
+    assert true_labels.row.reference == "supervised"
     with pytest.raises(InputError, match=r"no row matches 'prodne'\. There are: supervised; oracle; CC"):
         jobs(rows=["prodne"])
     with pytest.raises(InputError, match=r"no cell matches 'svhn\*'"):

@@ -7,7 +7,7 @@ import hashlib
 import json
 import time
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from itertools import product
@@ -119,13 +119,14 @@ def table_jobs(
     scale: Scale,
     *,
     cells: Iterable[str] = ("*",),
-    rows: Iterable[str] | None = None,
+    rows: Collection[str] | None = None,
     seeds: int | None = None,
     tau: tuple[float, float] | None = None,
 ) -> list[Job]:
     """The runs of "table1" or "table2" at a scale; `cells` and `rows` are names or patterns such as "svhn*".
 
-    Named rows of Table 1 may also be "LWS, true labels" and the like: what a method reaches without any ambiguity.
+    By its whole name, a row of Table 1 may also be "LWS, true labels" and the like: what a method reaches without any
+    ambiguity.
     """
     taus = TAUS if tau is None else (tau,)
     if table == "table1":
@@ -134,7 +135,8 @@ def table_jobs(
     else:
         columns, lines = [Cell(scale.opens[0], 0.1, *t) for t in taus], ABLATIONS
     chosen_cells = _matching(columns, cells, "cell")
-    more = ON_TRUE_LABELS if table == "table1" else ()
+    named = {name.lower() for name in rows or ()}
+    more = [row for row in ON_TRUE_LABELS if table == "table1" and row.name.lower() in named]
     chosen_rows = lines if rows is None else _matching((*lines, *more), rows, "row")
     count = scale.seeds if seeds is None else seeds
     return [Job(scale, c, r, s) for s, c, r in product(range(count), chosen_cells, chosen_rows)]
