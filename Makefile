@@ -28,9 +28,9 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(STAMP)  ## Speed: throughput of augmentation, cost of each method beside a bare training loop
-	$(BIN)/python benchmarks/augmentation.py
-	$(BIN)/python benchmarks/overhead.py
+bench: $(STAMP)  ## Speed, every part side by side with its bare cost: results/speed.json and results/speed.png
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[bench,image]'
+	$(BIN)/python benchmarks/all.py --out results
 
 clean:
 	rm -rf .venv candidly-demo candidly-demo.partial build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis

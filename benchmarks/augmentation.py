@@ -19,8 +19,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from pairs import paired_ratio
 from torch import Tensor
 
+from candidly.nets import build_net
 from candidly.views import VIEWS, make_views, rand_augment, warp
 
 
@@ -103,6 +106,29 @@ def distinct(policy: Callable[[Tensor], Tensor], copies: int = 64, batches: int 
     return float(np.mean([len(result.flatten(1).unique(dim=0)) for result in results]))
 
 
+def throughput(batch: int = 512, size: int = 32, repeats: int = 15) -> list[dict[str, Any]]:
+    rng = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (batch, size, size, 3), dtype=torch.uint8, generator=rng)
+    with torch.no_grad():
+        return measure(our_cases(images) | kornia_cases(images), repeats)
+
+
+def share_of_a_step(kind: str = "weak", batch: int = 128, pairs: int = 15) -> dict[str, float]:
+    """Time of making a batch of views / time of a training step of the small net on it."""
+    rng = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (4096, 32, 32, 3), dtype=torch.uint8, generator=rng)
+    views, net = make_views(images), build_net("conv", (3, 32, 32), 10).to(memory_format=torch.channels_last)
+    labels, optimizer = torch.randint(0, 10, (batch,)), torch.optim.SGD(net.parameters(), 0.01, 0.9)
+    x = views(torch.arange(batch), "weak", rng)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        F.cross_entropy(net(x), labels).backward()
+        optimizer.step()
+
+    return paired_ratio(lambda: views(torch.randint(0, 4096, (batch,), generator=rng), kind, rng), step, pairs)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, default=512, help="images in a batch")
@@ -113,10 +139,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.threads:
         torch.set_num_threads(args.threads)
-    rng = torch.Generator().manual_seed(0)
-    images = torch.randint(0, 256, (args.batch, args.size, args.size, 3), dtype=torch.uint8, generator=rng)
-    with torch.no_grad():
-        rows = measure(our_cases(images) | kornia_cases(images), args.repeats)
+    rows = throughput(args.batch, args.size, args.repeats)
     print(f"{'images per second':32} {'median':>10} {'quartiles':>21} {'distinct of 64':>15}")
     for row in rows:
         spread = f"{row['low']:,.0f} - {row['high']:,.0f}"

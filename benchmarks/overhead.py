@@ -64,7 +64,7 @@ def bare_epoch(model, X, y, order, batch_size, with_grad, without, inference) ->
     return run
 
 
-def measure(name: str, n: int, batch_size: int, pairs: int) -> dict[str, float]:
+def measure(name: str, n: int = 1024, batch_size: int = 128, pairs: int = 9) -> dict[str, float]:
     key, settings, scheme, with_grad, without, inference = CASES[name]
     rng = np.random.default_rng(0)
     images, labels = rng.integers(0, 256, (n, 32, 32, 3), dtype=np.uint8), rng.integers(10, size=n)

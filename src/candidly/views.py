@@ -29,11 +29,13 @@ Draw = Callable[..., Tensor]  # draw(k): (b, k) uniform numbers in [0, 1); draw(
 def make_views(X: Any, *, mean: Any = None, std: Any = None, device: str | torch.device = "cpu") -> Views:
     """Views of images, uint8 of shape (n, h, w) or (n, h, w, 1 or 3), or of a table of finite numbers, (n, d).
 
+    A table may also hold versions of each row, (n, k, d), as `candidly.encoders.encode_versions` makes them.
     `mean` and `std`, one value per channel (in units of 0..1) or per column, default to those of `X`. Data that are
     already on the device are not copied: leave them unchanged.
     """
     data = _as_tensor(X)
     kind = ImageViews if data.dtype == torch.uint8 and data.ndim in (3, 4) else TableViews
+    kind = VersionViews if kind is TableViews and data.ndim == 3 else kind
     return kind(data, mean=mean, std=std, device=device)
 
 
@@ -115,13 +117,16 @@ class TableViews(Views):
                 "(n, h, w, 1 or 3). Turn images with values 0..1 into (255 * X).round().astype('uint8')."
             )
         _check_finite(table)
-        own_mean, own_std = _column_moments(table) if mean is None or std is None else (mean, std)
-        width = table.shape[1]
-        self.mean, self.std = _moments(own_mean if mean is None else mean, own_std if std is None else std, width)
-        self.data = torch.empty(table.shape, dtype=torch.get_default_dtype(), device=device)
-        for rows, block in zip(self.data.split(BLOCK), table.split(BLOCK), strict=True):
-            rows.copy_((block.cpu().double() - self.mean) / self.std)
         self.shape = (table.shape[1],)
+        self._standardise(table, table, mean, std, device)
+
+    def _standardise(self, X: Tensor, plain: Tensor, mean: Any, std: Any, device: str | torch.device) -> None:
+        own_mean, own_std = _column_moments(plain) if mean is None or std is None else (mean, std)
+        mean, std = own_mean if mean is None else mean, own_std if std is None else std
+        self.mean, self.std = _moments(mean, std, plain.shape[1])
+        self.data = torch.empty(X.shape, dtype=torch.get_default_dtype(), device=device)
+        for rows, block in zip(self.data.split(BLOCK), X.split(BLOCK), strict=True):
+            rows.copy_((block.cpu().double() - self.mean) / self.std)
 
     def _view(self, rows: Tensor, kind: str, draw: Draw) -> Tensor:
         if kind == "plain":
@@ -130,6 +135,36 @@ class TableViews(Views):
         if kind in ("weak", "resized"):
             return rows + 0.1 * noise
         return (rows + 0.2 * noise).masked_fill(draw(rows.shape[1]) < 0.2, 0)
+
+
+class VersionViews(TableViews):
+    """Views of a table with versions of each row, (n, 1 + 2 copies, d): the row as it is, weak copies, strong copies.
+
+    A weak (or strong) view is one of the copies, drawn at random; resized views are the same as weak and strong ones.
+    """
+
+    def __init__(self, X: Any, *, mean: Any = None, std: Any = None, device: str | torch.device = "cpu") -> None:
+        table = _as_tensor(X)
+        if table.ndim != 3 or table.shape[1] < 3 or table.shape[1] % 2 == 0 or not table.numel():
+            raise InputError(
+                f"X is {_describe(table)}; expected versions of rows (n, k, d) with an odd k of at least 3: the row as "
+                "it is, its weak copies, and as many strong ones. For images, expected uint8."
+            )
+        _check_finite(table.flatten(1))
+        self.shape = (table.shape[2],)
+        self._standardise(table, table[:, 0], mean, std, device)
+
+    def _view(self, rows: Tensor, kind: str, draw: Draw) -> Tensor:
+        if kind == "plain":
+            return rows[:, 0]
+        copies = rows.shape[1] // 2
+        first = 1 if kind in ("weak", "resized") else 1 + copies
+        version = first + (draw(1)[:, 0] * copies).long()
+        return rows[torch.arange(len(rows), device=rows.device), version]
+
+    def like(self, X: Any) -> Views:
+        """Views of other rows, (n, d) or with versions, with this normalisation."""
+        return make_views(X, mean=self.mean, std=self.std, device=self.data.device)
 
 
 # Checks

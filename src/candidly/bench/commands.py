@@ -6,12 +6,23 @@ import json
 from pathlib import Path
 from typing import Any
 
-from candidly.bench.grid import Job, plan, results, run_jobs, table_jobs
-from candidly.bench.scales import SCALES
+import numpy as np
+
+from candidly.bench import figures
+from candidly.bench.data import Source
+from candidly.bench.grid import ROWS, TAUS, Cell, Job, Row, plan, results, run_jobs, sweep_rows, table_jobs
+from candidly.bench.scales import SCALES, Scale, load_source
 from candidly.bench.tables import FORMATS, as_markdown, make_table
 from candidly.checks import one_of
+from candidly.corruption import KINDS
 from candidly.errors import InputError, TrainingError
+from candidly.methods.ooc import warmup_epochs
 from candidly.store import write_atomically
+from candidly.train import make_scheme
+
+TABLES = ("table1", "table2", "params")
+FIGURES = ("losses", "precision", "params", "examples")
+SUFFIXES = (".png", ".svg", ".pdf")
 
 
 def jobs(
@@ -24,7 +35,7 @@ def jobs(
     part: str = "1/1",
 ) -> list[Job]:
     """The runs that the options name."""
-    one_of(table, ("table1", "table2"), "table")
+    one_of(table, TABLES, "table")
     chosen = SCALES[one_of(scale, SCALES, "scale")]
     found = table_jobs(table, chosen, cells=cells or ["*"], rows=rows or None, seeds=seeds, tau=tau)
     k, slash, n = part.partition("/")
@@ -72,6 +83,76 @@ def show(chosen: list[Job], table: str, out: Path, exported: Path | None, style:
     told = {e["row"] for e in entries if e["mean"] is not None or e["paper"] is not None}
     entries = [e for e in entries if e["row"] in told] or entries  # rows with nothing to tell are left out
     return as_markdown(entries, details) if style == "md" else render(entries)
+
+
+def figure(
+    kind: str, scale: str, open_set: str | None, out: Path, exported: Path | None, data_dir: Path | None, file: Path
+) -> str:
+    """Draw a figure from the runs that are there; what is missing is told with the command that makes it."""
+    one_of(kind, FIGURES, "figure")
+    if file.suffix not in SUFFIXES:
+        raise InputError(f"{file} ends in {file.suffix!r}: expected one of {', '.join(SUFFIXES)}.")
+    chosen = SCALES[one_of(scale, SCALES, "scale")]
+    opened = chosen.opens[0] if open_set is None else one_of(open_set, chosen.opens, "open set of this scale")
+    by_key = {found["key"]: found for found in [*(_read(exported) if exported else []), *results(out)]}
+    picture = _draw(kind, chosen, opened, by_key, data_dir)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(file, lambda temporary: picture.savefig(temporary, format=file.suffix[1:], dpi=200))
+    return f"{file} drawn."
+
+
+def _draw(kind: str, scale: Scale, opened: str, by_key: dict[str, Any], data_dir: Path | None) -> Any:
+    if kind == "losses":
+        (found,) = _wanted(scale, Cell(opened, 0.3, *TAUS[0]), ["ooc"], by_key).values()
+        return figures.losses_figure(found["figures"]["losses"])
+    if kind == "precision":
+        found = _wanted(scale, Cell(opened, 0.1, *TAUS[1]), ["ooc", "ooc, paper", "ooc, robust"], by_key)
+        epochs = make_scheme(scale.scheme, **scale.changes).epochs
+        curves = {name: result["curves"] for name, result in found.items()}
+        return figures.precision_figure(curves, warmup_epochs(scale.ooc_settings(0.1)["warmup"], epochs))
+    if kind == "params":
+        return figures.params_figure(_sweeps(scale, by_key))
+    (found,) = _wanted(scale, Cell(opened, 0.1, *TAUS[0]), ["ooc, robust"], by_key).values()
+    examples = found["figures"]["examples"]
+    source = load_source(scale.known, scale.n_known, scale.n_test, opened, 0, data_dir)
+    images = [_picture(source, example["source"]) for example in examples]
+    return figures.examples_figure(examples, images, source.classes)
+
+
+def _wanted(scale: Scale, cell: Cell, rows: list[str], by_key: dict[str, Any]) -> dict[str, Any]:
+    """The results of some rows of a cell, seed 0, by their name."""
+    named = [Job(scale, cell, row, 0) for row in ROWS if row.name in rows]
+    missing = [job.row.name for job in named if job.key not in by_key]
+    if missing:
+        options = " ".join(f'--methods "{name}"' for name in missing)
+        command = f'candidly bench run table1 --scale {scale.name} --cells "{cell.name}" {options} --seeds 1'
+        raise InputError(f"this figure needs runs that are not there: {command}")
+    return {job.row.name: by_key[job.key] for job in named}
+
+
+def _sweeps(scale: Scale, by_key: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    cell = Cell(scale.opens[0], 0.1, *TAUS[0])
+    default = Job(scale, cell, Row("ooc", "ooc"), 0).key
+    sweeps: dict[str, list[dict[str, Any]]] = {}
+    for letter, entries in sweep_rows(scale).items():
+        for value, row in entries:
+            found = by_key.get(key := Job(scale, cell, row, 0).key)
+            if found is None:
+                raise InputError(
+                    f"this figure needs runs that are not there: candidly bench run params --scale {scale.name}"
+                )
+            precision = {kind: found["curves"][f"precision_{kind}"][-1] for kind in KINDS}
+            point = {"value": value, "score": found["score"], "precision": precision, "default": key == default}
+            sweeps.setdefault(letter, []).append(point)
+    return sweeps
+
+
+def _picture(source: Source, row: int) -> np.ndarray:
+    image = source.X[row] if row < len(source.X) else source.pool[row - len(source.X)]
+    if image.ndim == 1:
+        side = int(len(image) ** 0.5)
+        return image.reshape(side, side)
+    return image
 
 
 def _read(path: Path) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +12,8 @@ from candidly.corruption import CLOSED, NORMAL, OPEN, Truth, corrupt
 from candidly.selection import Rates, Selection
 from candidly.sets import CandidateSets
 from candidly.store import fingerprint
+
+BLOCK = 4096  # rows projected together
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,20 @@ def make_problem(source: Source, *, q: float, tau1: float, tau2: float, seed: in
     X = np.empty((len(rows), *source.X.shape[1:]), dtype=source.X.dtype)
     X[rows < n0], X[rows >= n0] = source.X[rows[rows < n0]], source.pool[rows[rows >= n0] - n0]
     return Problem(X, candidates, truth, (source.X_test, source.y_test))
+
+
+def reduced(problem: Problem, components: int) -> Problem:
+    """The same problem, its features reduced by a PCA that is fitted on the training rows as they are."""
+    plain = np.asarray(problem.X if problem.X.ndim == 2 else problem.X[:, 0], dtype=np.float32)
+    mean = plain.mean(0)
+    covariance = (plain - mean).T @ (plain - mean)
+    axes = np.linalg.eigh(covariance)[1][:, : -components - 1 : -1].astype(np.float32)  # the largest come last
+
+    def project(X: np.ndarray) -> np.ndarray:
+        blocks = [(np.asarray(X[i : i + BLOCK], np.float32) - mean) @ axes for i in range(0, len(X), BLOCK)]
+        return np.concatenate(blocks)
+
+    return replace(problem, X=project(problem.X), test=(project(problem.test[0]), problem.test[1]))
 
 
 def supervised_problem(problem: Problem) -> Problem:

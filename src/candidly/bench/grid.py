@@ -10,23 +10,26 @@ import traceback
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
+from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from candidly.bench.data import Problem, make_problem, supervised_problem, true_selection
+from candidly.bench.data import Problem, make_problem, reduced, supervised_problem, true_selection
+from candidly.bench.figures import loss_histograms, typical_examples
 from candidly.bench.oracle import Oracle
 from candidly.bench.scales import Scale, load_source, moments
 from candidly.errors import InputError, RunBusyError
 from candidly.methods import METHODS, Method
 from candidly.methods.base import defaults
-from candidly.methods.ooc import OOC
+from candidly.methods.ooc import OOC, warmup_epochs
 from candidly.methods.settings import make_method
 from candidly.metrics import final_score
 from candidly.nets import build_net
 from candidly.progress import bar
+from candidly.selection import Rates
 from candidly.store import lock_of, read_json, versions, write_json, writing
 from candidly.train import Fitted, find_device, fit, make_scheme
 from candidly.views import make_views
@@ -56,6 +59,31 @@ ROWS = (
 )
 ON_TRUE_LABELS = tuple(Row(f"{name}, true labels", name.lower(), reference="supervised") for name in COMPARED)
 ABLATIONS = (Row("full", "ooc"), *(Row(name, "ooc", settings=values) for name, values in OOC.ABLATIONS.items()))
+SWEEPS: dict[str, tuple[float, ...]] = {  # of the paper's figure; phi as a share of the warm-up
+    "alpha": (0.1, 0.5, 1.0, 3.0, 5.0),
+    "beta": (0.1, 0.5, 1.0, 3.0, 5.0),
+    "phi": (1 / 30, 1 / 6, 1 / 3, 2 / 3, 1),
+    "eta": (0.0, 0.5, 0.9, 0.99, 1.0),
+    "gamma": (0.25, 0.5, 1, 1.5, 2),  # as a multiple of the true shares
+}
+
+
+def sweep_rows(scale: Scale) -> dict[str, list[tuple[float, Row]]]:
+    """For each letter of the paper's figure: (value, row) in ascending order; the default is among the values."""
+    epochs = make_scheme(scale.scheme, **scale.changes).epochs
+    warmup = warmup_epochs(scale.ooc_settings(0.1)["warmup"], epochs)
+    windows = {scale.window[0], *(max(1, round(share * warmup)) for share in SWEEPS["phi"])}
+    settings: dict[str, list[tuple[float, dict[str, Any]]]] = {
+        "alpha": [(v, {"alpha": v}) for v in SWEEPS["alpha"]],
+        "beta": [(v, {"beta": v}) for v in SWEEPS["beta"]],
+        "phi": [(v, {"window": v}) for v in sorted(windows) if v <= max(warmup, scale.window[0])],
+        "eta": [(v, {"momentum": v}) for v in SWEEPS["eta"]],
+        "gamma": [(v, {} if v == 1 else {"rates": v}) for v in SWEEPS["gamma"]],
+    }
+    return {
+        letter: [(value, Row(f"{letter}={value:g}", "ooc", settings=given)) for value, given in entries]
+        for letter, entries in settings.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -91,8 +119,10 @@ class Job:
         """All that decides the result, defaults spelt out, as JSON has it; names of rows and scales decide nothing."""
         scale, row, cls = self.scale, self.row, METHODS[self.row.method]
         settings = {**defaults(cls), **cls.PRESETS.get(row.preset or "", {}), **self.settings}
-        sizes = {"known": scale.known, "n_known": scale.n_known, "n_test": scale.n_test}
+        sizes: dict[str, Any] = {"known": scale.known, "n_known": scale.n_known, "n_test": scale.n_test}
         nets = {"net": scale.net, "net_settings": scale.net_settings}
+        if scale.encoding is not None:
+            sizes["encoding"] = dataclasses.asdict(scale.encoding)
         scheme = dataclasses.asdict(make_scheme(scale.scheme, **scale.changes))
         method = {"method": row.method, "settings": settings, "reference": row.reference}
         whole = {**sizes, **nets, "scheme": scheme, "cell": dataclasses.asdict(self.data), **method, "seed": self.seed}
@@ -100,7 +130,8 @@ class Job:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings of the row; `ooc` has those of the scale too, and is told the true shares, as in the paper."""
+        """Settings of the row; `ooc` has those of the scale too, and is told the true shares, as in the paper, or a
+        multiple of them."""
         if self.row.method != "ooc":
             return self.row.settings
         return {"rates": "true", **self.scale.ooc_settings(self.cell.q), **self.row.settings}
@@ -123,7 +154,7 @@ def table_jobs(
     seeds: int | None = None,
     tau: tuple[float, float] | None = None,
 ) -> list[Job]:
-    """The runs of "table1" or "table2" at a scale; `cells` and `rows` are names or patterns such as "svhn*".
+    """The runs of "table1", "table2" or "params" at a scale; `cells` and `rows` are names or patterns such as "svhn*".
 
     By its whole name, a row of Table 1 may also be "LWS, true labels" and the like: what a method reaches without any
     ambiguity.
@@ -132,8 +163,11 @@ def table_jobs(
     if table == "table1":
         columns = [Cell(o, q, *t) for o, q, t in product(scale.opens, QS, taus)]
         lines: tuple[Row, ...] = ROWS
-    else:
+    elif table == "table2":
         columns, lines = [Cell(scale.opens[0], 0.1, *t) for t in taus], ABLATIONS
+    else:
+        lines = tuple(row for entries in sweep_rows(scale).values() for _, row in entries)
+        columns = [Cell(scale.opens[0], 0.1, *taus[0])]
     chosen_cells = _matching(columns, cells, "cell")
     named = {name.lower() for name in rows or ()}
     more = [row for row in ON_TRUE_LABELS if table == "table1" and row.name.lower() in named]
@@ -186,13 +220,12 @@ def _attempt(job: Job, out: Path, data_dir: Path | None, failed: Path, device: s
 
 def run_job(job: Job, out: Path, data_dir: Path | None, device: str = "auto") -> None:
     """Train one run and leave its RUN folder with `result.json`."""
-    scale, cell = job.scale, job.data
-    source = load_source(scale.known, scale.n_known, scale.n_test, cell.open_set, job.seed, data_dir)
-    problem = make_problem(source, q=cell.q, tau1=cell.tau1, tau2=cell.tau2, seed=job.seed)
+    scale = job.scale
+    problem = problem_of(job, data_dir)
     method = method_of(job, problem)
     data = supervised_problem(problem) if job.row.reference == "supervised" else problem
     views = make_views(data.X, **moments(scale), device=find_device(device))
-    model = build_net(scale.net, views.shape, len(source.classes), seed=job.seed, **scale.net_settings)
+    model = build_net(scale.net, views.shape, data.candidates.n_classes, seed=job.seed, **scale.net_settings)
     plan = {"scheme": scale.scheme, "seed": job.seed, **scale.changes}
     with writing(out / job.key, job.config) as run:
         fitted = fit(
@@ -201,11 +234,27 @@ def run_job(job: Job, out: Path, data_dir: Path | None, device: str = "auto") ->
         write_json(run.folder / "result.json", result(job, fitted, data))
 
 
+def problem_of(job: Job, data_dir: Path | None) -> Problem:
+    """The corrupted data of a run. The last ones are kept: the methods of a cell share them."""
+    scale, cell = job.scale, job.data
+    key = (scale.known, scale.n_known, scale.n_test, cell.open_set, job.seed, data_dir, scale.encoding)
+    return _problem(key, cell)
+
+
+@lru_cache(maxsize=1)
+def _problem(source_of: tuple[Any, ...], cell: Cell) -> Problem:
+    *_, seed, _, encoding = source_of
+    problem = make_problem(load_source(*source_of), q=cell.q, tau1=cell.tau1, tau2=cell.tau2, seed=seed)
+    return problem if encoding is None else reduced(problem, encoding.components)
+
+
 def method_of(job: Job, problem: Problem) -> Method:
     """The method of a row. Only the oracle is told the kinds."""
     row, settings = job.row, job.settings
     if "rates" in settings:
-        settings = {**settings, "rates": problem.rates}
+        factor = 1 if settings["rates"] == "true" else settings["rates"]
+        shares = (factor * problem.rates.closed, factor * problem.rates.open)
+        settings = {**settings, "rates": Rates(*(share / max(1, sum(shares)) for share in shares))}
     if row.reference == "oracle":
         return Oracle(true_selection(problem.truth), **settings)
     return make_method(row.method, row.preset, settings)
@@ -229,7 +278,20 @@ def result(job: Job, fitted: Fitted, data: Problem) -> dict[str, Any]:
         "curves": {k: [None if (v := row.get(k)) is None else round(v, 4) for row in history] for k in kept},
         "time": time.time(),
         "versions": versions(),
+        **(figures_of(fitted.method, fitted, data) if isinstance(fitted.method, OOC) and fitted.selection else {}),
     }
+
+
+def figures_of(method: OOC, fitted: Fitted, data: Problem) -> dict[str, Any]:
+    """What the figures of losses (under the warm-up ensemble) and examples (by the final model) need of a run."""
+    masks, truth = data.candidates.dense(), data.truth
+    examples = typical_examples(truth, masks, fitted.selection)
+    inputs = data.X[[example["row"] for example in examples]]
+    probs = fitted.predictor.predict_proba(inputs if inputs.ndim != 3 or inputs.dtype == np.uint8 else inputs[:, 0])
+    for example, p in zip(examples, probs.tolist(), strict=True):
+        example["probs"] = [round(value, 4) for value in p]
+    ensemble = method.average.cpu().numpy()
+    return {"figures": {"losses": loss_histograms(ensemble, masks, truth.kinds), "examples": examples}}
 
 
 def results(out: Path) -> Iterator[dict[str, Any]]:

@@ -17,6 +17,23 @@ CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog",
 
 
 @dataclass(frozen=True)
+class Encoding:
+    """Frozen features instead of pixels, reduced by a PCA that is fitted on the training rows."""
+
+    encoder: str = "lite0"
+    resolution: int = 96
+    copies: int = 2  # weak, and as many strong ones
+    components: int = 256
+
+    def of(self, images: np.ndarray, *, versions: bool) -> np.ndarray:
+        from candidly.encoders import encode, encode_versions
+
+        if versions:
+            return encode_versions(images, self.encoder, copies=self.copies, resolution=self.resolution)
+        return encode(images, self.encoder, resolution=self.resolution)
+
+
+@dataclass(frozen=True)
 class Scale:
     """How large an experiment is. `warmup` and `window` are settings of `ooc`; their second value is for q >= 0.5."""
 
@@ -33,6 +50,7 @@ class Scale:
     warmup: tuple[float, float] = (0.3, 0.4)
     window: tuple[int, int] = (5, 5)
     seeds: int = 1
+    encoding: Encoding | None = None
 
     def ooc_settings(self, q: float) -> dict[str, Any]:
         wide = q >= 0.5
@@ -52,6 +70,17 @@ SCALES = {
             warmup=(30, 50),
             window=(5, 20),
             seeds=5,
+        ),
+        Scale(
+            "features",
+            "all images of CIFAR-10 as frozen ImageNet features (Tiny-ImageNet would overlap them), an MLP",
+            "cifar10",
+            ("svhn", "cifar100"),
+            "mlp",
+            "fast",
+            {"epochs": 20},
+            {"width": 256, "depth": 2},
+            encoding=Encoding(),
         ),
         Scale(
             "mini",
@@ -93,7 +122,13 @@ SCALES = {
 
 @lru_cache(maxsize=1)
 def load_source(
-    known: str, n_known: int | None, n_test: int | None, open_set: str, seed: int, data_dir: Path | None
+    known: str,
+    n_known: int | None,
+    n_test: int | None,
+    open_set: str,
+    seed: int,
+    data_dir: Path | None,
+    encoding: Encoding | None = None,
 ) -> Source:
     """Clean data; the seed draws the known examples where not all are used. The last source is kept."""
     if known == "digits":
@@ -104,12 +139,16 @@ def load_source(
     rng = np.random.default_rng(seed)
     train, test = _some(rng, len(X), n_known), _some(rng, len(X_test), n_test)
     classes = CIFAR_CLASSES if known == "cifar10" else tuple(map(str, range(10)))
+    if encoding is not None:
+        X, pool = encoding.of(X, versions=True), encoding.of(pool, versions=True)
+        X_test = encoding.of(X_test, versions=False)
     return Source(X[train], y[train], pool, X_test[test], y_test[test], classes)
 
 
 def moments(scale: Scale) -> dict[str, Any]:
     """Normalisation that is prescribed rather than measured."""
-    return {"mean": CIFAR_MEAN, "std": CIFAR_STD} if scale.known == "cifar10" else {}
+    pixels = scale.known == "cifar10" and scale.encoding is None
+    return {"mean": CIFAR_MEAN, "std": CIFAR_STD} if pixels else {}
 
 
 def _some(rng: np.random.Generator, n: int, count: int | None) -> Any:

@@ -1,0 +1,79 @@
+"""Every speed measurement in one run, as JSON and as a plot: `python benchmarks/all.py --out FOLDER`.
+
+The parts take turns on one machine that should do nothing else. `--only` picks some; what the JSON already holds of the
+others is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import augmentation
+import encoder
+import growth
+import overhead
+import selection
+import startup
+import torch
+
+from candidly.store import write_json
+
+PARTS: dict[str, Callable[[], Any]] = {
+    "methods": lambda: {name: overhead.measure(name) for name in overhead.CASES},
+    "selection": selection.beside_a_pass,
+    "augmentation": augmentation.throughput,
+    "augmentation_share": augmentation.share_of_a_step,
+    "growth": lambda: {job: growth.measure(job) for job in growth.JOBS},
+    "startup": startup.measure,
+    "encoder": encoder.speed,
+}
+
+
+def plot(results: dict[str, Any], path: Path) -> None:
+    """Ratios with their intervals and limits; growth of time with the rows."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.2, 3.2), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+    for y, (name, found) in enumerate(reversed(results.get("methods", {}).items())):
+        left.plot([found["low"], found["high"]], [y, y], color="#0072b2", lw=2)
+        left.plot(found["ratio"], y, "o", color="#0072b2", ms=4)
+        left.plot(overhead.LIMITS[name], y, "|", color="#d55e00", ms=10, mew=2)
+        left.text(-0.02, y, name, ha="right", va="center", fontsize=7, transform=left.get_yaxis_transform())
+    left.set_yticks([])
+    left.axvline(1, color="black", lw=0.8)
+    left.set_xlabel("time beside the bare loop (bar: limit)", fontsize=8)
+    for marker, (job, found) in zip("os^", results.get("growth", {}).items(), strict=False):
+        rows, seconds = zip(*((p["rows"], p["seconds"]) for p in found["points"]), strict=True)
+        right.loglog(rows, seconds, f"-{marker}", ms=4, label=f"{job}: n^{found['exponent']:.2f}")
+    right.set_xlabel("rows", fontsize=8)
+    right.set_ylabel("seconds", fontsize=8)
+    right.legend(fontsize=7, frameon=False)
+    for axis in (left, right):
+        axis.tick_params(labelsize=7)
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=160)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("results"), help="folder of speed.json and speed.png")
+    parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
+    options = parser.parse_args()
+    path = options.out / "speed.json"
+    results: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    for part in options.only:
+        results[part] = PARTS[part]()
+        print(f"{part}: {json.dumps(results[part])}", flush=True)
+        machine = {"machine": platform.machine(), "threads": torch.get_num_threads(), "torch": torch.__version__}
+        write_json(path, {**results, "machine": machine})
+    plot(results, options.out / "speed.png")
+
+
+if __name__ == "__main__":
+    main()
