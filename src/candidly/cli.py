@@ -109,6 +109,51 @@ def methods(
     typer.echo(json.dumps(found, indent=2) if as_json else as_text(found, whole=name is not None))
 
 
+Labels = Annotated[
+    str | None,
+    typer.Option(metavar="NAME[,NAME]", help="Column of candidates; of several annotators; Label Studio: the tag."),
+]
+Id = Annotated[str | None, typer.Option("--id", metavar="NAME", help="Column that names each example.")]
+Images = Annotated[str | None, typer.Option(metavar="NAME", help="Column of image files, inside the file's folder.")]
+Text = Annotated[str | None, typer.Option(metavar="NAME", help="Column of text to learn from.")]
+Features = Annotated[str | None, typer.Option(metavar="NAME[,NAME]", help='Columns of features; "f*" is a pattern.')]
+Classes = Annotated[Path | None, typer.Option(metavar="FILE", help="All classes, a name a line, in order.")]
+Annotator = Annotated[str | None, typer.Option(metavar="NAME", help="Column of annotators; ids then repeat.")]
+TruthColumn = Annotated[str | None, typer.Option("--truth", metavar="NAME", help="Column of true labels, to evaluate.")]
+Sep = Annotated[str, typer.Option(help="What stands between the candidates of a cell.")]
+
+
+@app.command(
+    epilog=_examples(
+        "candidly inspect photos.csv",
+        "candidly inspect reviews.csv --labels ann1,ann2,ann3 --text review --classes classes.txt",
+        "candidly inspect export.json --json",
+    )
+)
+def inspect(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="CSV, TSV, Parquet, Arrow, NPZ, .mat, JSON or a folder.")
+    ],
+    labels: Labels = None,
+    id_: Id = None,
+    images: Images = None,
+    text: Text = None,
+    features: Features = None,
+    classes: Classes = None,
+    annotator: Annotator = None,
+    truth: TruthColumn = None,
+    sep: Sep = "|",
+    as_json: Json = False,
+) -> None:
+    """Tell what a file of candidate labels holds, and what is odd about it: nothing is trained or written."""
+    from candidly.data import read_file
+    from candidly.data.facts import gather, show
+
+    columns = {"images": images, "text": text, "features": features, "annotator": annotator, "truth": truth}
+    facts = gather(read_file(file, labels=labels, id=id_, classes=classes, sep=sep, **columns))
+    typer.echo(json.dumps(facts, indent=2, ensure_ascii=False)) if as_json else show(facts)
+
+
 data_app = typer.Typer(help="Image sets: which there are, and how to get them.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 
@@ -151,7 +196,7 @@ bench_app = typer.Typer(
 )
 app.add_typer(bench_app, name="bench")
 
-Table = Annotated[str, typer.Argument(metavar="TABLE", help="table1 (all methods) or table2 (ablations).")]
+Table = Annotated[str, typer.Argument(metavar="TABLE", help="table1 (all methods), table2 (ablations) or params.")]
 ScaleName = Annotated[str, typer.Option("--scale", metavar="SCALE", help="`candidly bench scales` lists them.")]
 Cells = Annotated[list[str] | None, typer.Option(metavar="PATTERN", help='Columns, such as "svhn q=0.1*"; repeatable.')]
 Rows = Annotated[
@@ -214,6 +259,28 @@ def bench_show(
 
     chosen = commands.jobs(table, scale, cells, methods, seeds, tau)
     typer.echo(commands.show(chosen, table, out, results, style, details))
+
+
+@bench_app.command(
+    "figure",
+    epilog=_examples(
+        "candidly bench figure precision --scale digits --file precision.svg",
+        "candidly bench figure losses --scale features --results results/features.jsonl --file losses.pdf",
+    ),
+)
+def bench_figure(
+    figure: Annotated[str, typer.Argument(metavar="FIGURE", help="losses, precision, params or examples.")],
+    scale: ScaleName,
+    file: Annotated[Path, typer.Option(help="The picture: .png, .svg or .pdf.")],
+    open_set: Annotated[str | None, typer.Option("--open", help="Where the open examples come from.")] = None,
+    data_dir: DataDir = None,
+    out: Runs = Path("runs/bench"),
+    results: Annotated[Path | None, typer.Option(help="A file written by `bench export`, read as well.")] = None,
+) -> None:
+    """Draw one of the paper's figures from finished runs of seed 0; `examples` also needs the images."""
+    from candidly.bench import commands
+
+    typer.echo(commands.figure(figure, scale, open_set, out, results, data_dir, file))
 
 
 @bench_app.command("export", epilog=_examples("candidly bench export results/digits.jsonl"))

@@ -1,0 +1,80 @@
+"""Image files as uint8 pixels."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from candidly.data.guard import MAX_PIXELS, refuse_larger_than_memory
+from candidly.errors import InputError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM")
+
+
+def load_images(paths: Sequence[Path], size: tuple[int, int]) -> NDArray[np.uint8]:
+    """(n, h, w, 3): the images, resized to `size` = (h, w) where they differ."""
+    height, width = size
+    refuse_larger_than_memory(len(paths) * height * width * 3, f"{len(paths)} images of {width} x {height} pixels")
+    images = np.empty((len(paths), height, width, 3), dtype=np.uint8)
+    for pixels, path in zip(images, paths, strict=True):
+        pixels[:] = load_image(path, size)
+    return images
+
+
+def load_image(path: Path, size: tuple[int, int] | None = None) -> NDArray[np.uint8]:
+    """(h, w, 3): grey is repeated, 16 bits become 8, transparency lies on white, cameras' rotations are applied."""
+    from PIL import Image, ImageOps
+
+    with open_image(path) as image:
+        try:
+            image.seek(0)
+            flat = _flat(ImageOps.exif_transpose(image))
+        except Exception as error:  # on damaged files Pillow raises almost anything
+            raise InputError(f"{path} is a broken image ({error}). Replace it, or drop its row.") from error
+        if size is not None and flat.size != size[::-1]:
+            flat = flat.resize(size[::-1], Image.Resampling.BILINEAR)
+        return np.asarray(flat)
+
+
+def open_image(path: Path) -> Image:
+    """The image, not decoded yet; one with too many pixels is refused by its header."""
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise InputError("reading images needs Pillow: pip install 'candidly[image]'.") from error
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            image = Image.open(path, formats=FORMATS)
+    except Image.DecompressionBombError as error:
+        raise InputError(f"{path} is too large: {error}. Make it smaller.") from None
+    except Exception as error:  # on damaged files Pillow raises almost anything
+        raise InputError(f"{path} is not an image that can be read ({error}). Replace it, or drop its row.") from error
+    width, height = image.size
+    if width * height > MAX_PIXELS:
+        image.close()
+        raise InputError(f"{path} has {width} x {height} pixels; at most {MAX_PIXELS:,} are read. Make it smaller.")
+    return image
+
+
+def _flat(image: Any) -> Image:
+    """8-bit RGB without transparency."""
+    from PIL import Image
+
+    if image.mode.startswith("I"):  # 16 bits, whatever the file calls them
+        values = np.clip(np.asarray(image, dtype=np.int64), 0, 65535)
+        image = Image.fromarray(np.round(values / 257).astype(np.uint8))
+    if image.mode == "F":
+        raise ValueError("its pixels are floating-point numbers; expected 8 or 16 bits")
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    return image.convert("RGB")

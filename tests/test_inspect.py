@@ -1,0 +1,138 @@
+"""`candidly inspect`, as a user runs it, and the facts behind it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from candidly.data import read_file
+from candidly.data.facts import gather, printable, similar_names
+
+
+def run(*arguments, code=0):
+    done = subprocess.run(
+        [sys.executable, "-m", "candidly", "inspect", *map(str, arguments)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == code, done.stderr
+    return done
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text(
+        "id,candidates,x,colour,label\na,cat|dog,1,red,cat\nb,Cat,1,red,fish\n"
+        "c,dog|cat|Cat|big dog|bigdog|fish,3,red,\n"
+        "d,bigdog,2,blue,none of the classes\ne,dog,2,blue,\nf,big dog|dog,9,red,dog\n"
+    )
+    (tmp_path / "classes.txt").write_text("cat\nCat\ndog\nbig dog\nbigdog\nfish\nbird\n")
+    return path
+
+
+def test_facts(path):
+    facts = gather(read_file(path, classes=path.with_name("classes.txt")))
+    assert facts["rows"] == 6
+    assert facts["classes"][2] == {"label": "dog", "rows": 4}
+    assert facts["set_sizes"] == {1: 3, 2: 2, 6: 1}
+    assert facts["mean_set_size"] == pytest.approx(13 / 6)
+    assert facts["full_sets"] == facts["empty_sets"] == 0
+    assert facts["never_proposed"] == ["bird"]
+    assert facts["similar_names"] == [["cat", "Cat"], ["big dog", "bigdog"]]
+    assert facts["duplicates"] == {"rows": 4, "disjoint": 2, "disjoint_ids": [["a", "b"], ["d", "e"]]}
+    assert facts["truth"] == {"known": 4, "outside": 1, "no_class": 1}
+    assert facts["inputs"] == {"kind": "table", "columns": ["x", "colour"], "shape": None}
+    assert gather(read_file(path))["full_sets"] == 1, "without a class list there are six classes"
+
+
+def test_the_command_tells_it(path):
+    done = run(path, "--classes", path.with_name("classes.txt"))
+    assert done.stderr == ""
+    assert "\x1b" not in done.stdout
+    for words in (
+        "a.csv: csv, 6 rows, 7 classes",
+        "inputs      table from x, colour",
+        "truth       known of 4 rows: 1 outside their sets, 1 of no class",
+        "dog      4  66.7%  ████████████████████",
+        "nobody proposed 1 of the classes: bird.",
+        "these names differ by case or space only: 'cat', 'Cat'.",
+        "2 inputs occur again with a set that shares no label; ids",
+    ):
+        assert words in done.stdout
+    facts = json.loads(run(path, "--classes", path.with_name("classes.txt"), "--json").stdout)
+    assert facts["rows"] == 6
+    assert facts["never_proposed"] == ["bird"]
+
+
+def test_options_and_annotators(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("key,review,one,two\nx,fine;day,cat,dog\ny,rainy,dog;cat,\n".replace("fine;day", "fine day"))
+    facts = json.loads(
+        run(path, "--labels", "one,two", "--id", "key", "--text", "review", "--sep", ";", "--json").stdout
+    )
+    assert facts["annotators"] == [{"name": "one", "answers": 2}, {"name": "two", "answers": 1}]
+    assert facts["inputs"]["columns"] == ["review"]
+    assert facts["full_sets"] == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("candidates,x\ncat,1\n,2\n", "row 2 (the header not counted): the candidate set is empty"),
+        ("id,candidates\na,cat\na,dog\n", "row 2 (the header not counted): the id 'a' stands already in row 1"),
+        ("a,b\n1,2\n", "has no column 'candidates'"),
+        ("file_name,candidates\n../x.png,cat\n", "'../x.png' leads out of"),
+    ],
+)
+def test_faults_end_with_code_2_and_without_a_traceback(tmp_path, content, words):
+    path = tmp_path / "a.csv"
+    path.write_text(content)
+    done = run(path, code=2)
+    assert done.stdout == ""
+    assert done.stderr.startswith(f"candidly: {path}")
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_label_names_cannot_command_the_terminal(tmp_path):
+    assert printable("a\x1b[31mb\u202ec\n") == "a\\x1b[31mb\\u202ec\\n"
+    path = tmp_path / "a.csv"
+    path.write_text("candidates,x\n\x1b[2J|[red]|<b>bold</b>,1\n")
+    text = run(path).stdout
+    assert "\x1b" not in text
+    assert "[red]" in text
+    assert "<b>bold</b>" in text
+
+
+def test_similar_names():
+    assert similar_names(["a b", "AB", 1, "c", " a\tB"]) == [["a b", "AB", " a\tB"]]
+    assert similar_names(["straße", "STRASSE"]) == [["straße", "STRASSE"]]
+    assert similar_names([1, 2]) == []
+
+
+def test_duplicates_of_every_kind(tmp_path):
+    (tmp_path / "a.csv").write_text("candidates,text\ncat,same words here\ndog,same words here\ncat,other\n")
+    expected = {"rows": 2, "disjoint": 1, "disjoint_ids": [[1, 2]]}
+    assert gather(read_file(tmp_path / "a.csv"))["duplicates"] == expected
+    S = np.array([[1, 0], [0, 1], [1, 0]])
+    np.savez(tmp_path / "a.npz", X=[[0.5, 1], [0.5, 1], [1, 0.5]], S=S)
+    assert gather(read_file(tmp_path / "a.npz"))["duplicates"] == expected
+    images = np.zeros((3, 2, 2), dtype=np.uint8)
+    images[2, 0, 0] = 1
+    np.savez(tmp_path / "a.npz", X=images, S=S)
+    assert gather(read_file(tmp_path / "a.npz"))["duplicates"] == expected
+    for name, pixel in (("a", 0), ("b", 0), ("c", 1)):
+        Image.new("L", (2, 2), pixel).save(tmp_path / f"{name}.png")
+    (tmp_path / "b.csv").write_text("candidates,image\ncat,a.png\ndog,b.png\ncat,c.png\n")
+    assert gather(read_file(tmp_path / "b.csv"))["duplicates"] == expected
+    (tmp_path / "c.csv").write_text("candidates\ncat\ndog\n")
+    assert gather(read_file(tmp_path / "c.csv"))["duplicates"] is None
+
+
+def test_help_has_examples():
+    assert "candidly inspect photos.csv" in run("--help").stdout
