@@ -13,14 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import augmentation
 import encoder
 import growth
 import overhead
 import selection
 import startup
-import torch
-
 from candidly.store import write_json
 
 PARTS: dict[str, Callable[[], Any]] = {

@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
-from pairs import paired_ratio
 from torch import Tensor
 
 from candidly.nets import build_net
 from candidly.views import VIEWS, make_views, rand_augment, warp
+from pairs import paired_ratio
 
 
 class Case(NamedTuple):

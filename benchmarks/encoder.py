@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from pairs import paired_ratio
 from torch import Tensor, nn
 
 from candidly import encoders
 from candidly.data.catalogue import load_set
+from pairs import paired_ratio
 
 
 class Layer(nn.Module):

@@ -53,7 +53,21 @@ def audit_job(n: int) -> Callable[[], Any]:
     return lambda: audit(sets, logits=logits)
 
 
-JOBS = {"corrupt": corrupt_job, "audit": audit_job}
+def report_job(n: int) -> Callable[[], Any]:
+    """From an audit to the page; the scripts are bundled before, as on any machine that has made a report."""
+    from candidly import audit, estimate_rates
+    from candidly.evidence import Outputs
+    from candidly.findings import gather
+    from candidly.report.build import javascript, render
+
+    sets, logits = outputs(n)
+    estimate = estimate_rates(sets, logits=logits)
+    table = audit(sets, logits=logits, rates=estimate)
+    javascript()
+    return lambda: render(gather(Outputs(sets, logits, logits=True), table, estimate))
+
+
+JOBS = {"corrupt": corrupt_job, "audit": audit_job, "report": report_job}
 
 
 def once(job: str, n: int) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Start-up of the command line: `python benchmarks/startup.py`. Each command beside an interpreter that does nothing."""
+"""Start-up of the command line, beside an interpreter that does nothing: `python benchmarks/startup.py`."""
 
 from __future__ import annotations
 

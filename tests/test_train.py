@@ -13,8 +13,10 @@ import pytest
 import torch
 
 from candidly import CandidateSets, corrupt, fit
+from candidly.bench.data import digits, make_problem
 from candidly.errors import InputError, TrainingError
-from candidly.methods import METHODS
+from candidly.methods import METHODS, base
+from candidly.methods.settings import make_method
 from candidly.metrics import accuracy, auroc, final_score, selection_quality
 from candidly.nets import build_net
 from candidly.predictor import Predictor, predict
@@ -337,3 +339,25 @@ def test_flops_by_hand(scheme, views, extra):
     row = 2 * laws.D * laws.C
     passes = [views * 2 + (extra if epoch else 0) for epoch in range(3)]  # no selection before the first epoch
     assert [entry["flops"] for entry in history] == [laws.N * row * n for n in np.cumsum(passes)]
+
+
+@pytest.mark.parametrize("name", ["proden", "lws", "cavl", "crdpll", "pico", "ooc"])
+def test_half_precision_of_large_state_changes_results_little(name, monkeypatch):
+    """Beyond 2^28 entries per-example state is kept in half precision; here, beyond none."""
+    problem = make_problem(digits(0), q=0.3, tau1=0.2, tau2=0.4, seed=0)
+    settings = {"rates": problem.rates, "warmup": 0.3, "openness": "confidence"} if name == "ooc" else {}
+    found = {}
+    for limit in (base.HALF_BEYOND, 0):
+        monkeypatch.setattr(base, "HALF_BEYOND", limit)
+        net = build_net("mlp", (64,), 6)
+        fitted = fit(net, problem.X, problem.candidates, make_method(name, None, settings), epochs=15, progress=False)
+        found[limit] = fitted
+    whole, half = found.values()
+    states = [half.method.get_buffer(row) for row in half.method.row_names]
+    assert all(state.dtype == torch.float16 for state in states)
+    agree = (whole.predictor.predict(problem.test[0]) == half.predictor.predict(problem.test[0])).mean()
+    assert agree > 0.97
+    if name == "ooc":
+        assert half.method.average.dtype == torch.float16
+        same = np.mean([a == b for a, b in zip(whole.selection, half.selection, strict=True)])
+        assert same > 0.97

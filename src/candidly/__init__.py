@@ -8,18 +8,36 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from candidly.corruption import Truth as Truth
     from candidly.corruption import corrupt as corrupt
+    from candidly.estimator import PartialLabelClassifier as PartialLabelClassifier
+    from candidly.rates import RatesEstimate as RatesEstimate
+    from candidly.rates import estimate_rates as estimate_rates
     from candidly.selection import Rates as Rates
     from candidly.sets import CandidateSets as CandidateSets
     from candidly.train import fit as fit
+    from candidly.verdicts import audit as audit
 
 _HOMES = {
     "CandidateSets": "sets",
+    "PartialLabelClassifier": "estimator",
     "Rates": "selection",
     "Truth": "corruption",
+    "RatesEstimate": "rates",
+    "audit": "verdicts",
     "corrupt": "corruption",
+    "estimate_rates": "rates",
     "fit": "train",
 }
-__all__ = ["CandidateSets", "Rates", "Truth", "corrupt", "fit"]
+__all__ = [
+    "CandidateSets",
+    "PartialLabelClassifier",
+    "Rates",
+    "RatesEstimate",
+    "Truth",
+    "audit",
+    "corrupt",
+    "estimate_rates",
+    "fit",
+]
 
 
 def __getattr__(name: str) -> Any:

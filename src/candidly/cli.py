@@ -123,6 +123,14 @@ TruthColumn = Annotated[str | None, typer.Option("--truth", metavar="NAME", help
 Sep = Annotated[str, typer.Option(help="What stands between the candidates of a cell.")]
 
 
+File = Annotated[Path, typer.Argument(metavar="FILE", help="CSV, TSV, Parquet, Arrow, NPZ, .mat, JSON or a folder.")]
+
+
+def _reader(**options: Any) -> dict[str, Any]:
+    """The options of `read_file`, as run.json keeps them."""
+    return {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
+
+
 @app.command(
     epilog=_examples(
         "candidly inspect photos.csv",
@@ -131,9 +139,7 @@ Sep = Annotated[str, typer.Option(help="What stands between the candidates of a 
     )
 )
 def inspect(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="CSV, TSV, Parquet, Arrow, NPZ, .mat, JSON or a folder.")
-    ],
+    file: File,
     labels: Labels = None,
     id_: Id = None,
     images: Images = None,
@@ -152,6 +158,184 @@ def inspect(
     columns = {"images": images, "text": text, "features": features, "annotator": annotator, "truth": truth}
     facts = gather(read_file(file, labels=labels, id=id_, classes=classes, sep=sep, **columns))
     typer.echo(json.dumps(facts, indent=2, ensure_ascii=False)) if as_json else show(facts)
+
+
+NewRun = Annotated[Path, typer.Option("--out", metavar="RUN", help="New folder for the results.")]
+OldRun = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that `fit` or `audit` wrote.")]
+NewFile = Annotated[Path, typer.Option("--out", metavar="FILE", help="New file to write.")]
+NoRows = Annotated[
+    bool, typer.Option("--no-rows", help="Leave rows and names of annotators out of the report, to share it.")
+]
+FailAbove = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SHARE", min=0, max=1, help="Exit code 1 if surely more than this share of the truth lies outside."
+    ),
+]
+Device = Annotated[str, typer.Option(help="Such as cpu or cuda:1; auto takes a GPU if there is one.")]
+
+
+def _finish(out: Path, findings: dict[str, Any], as_json: bool, fail_above: float | None) -> None:
+    """Tell what was found; with `--fail-above`, in the exit code too."""
+    from candidly.summary import show, summary
+
+    typer.echo(json.dumps(summary(out, findings), indent=2, ensure_ascii=False)) if as_json else show(out, findings)
+    low = findings["shares"]["outside"]["low"]
+    if fail_above is not None and low > fail_above:
+        told = f"at least {low:.1%} of the rows have their truth outside their candidates, more than {fail_above:.1%}."
+        typer.echo(f"candidly: {told}", err=True)
+        raise typer.Exit(1)
+
+
+@app.command(
+    epilog=_examples(
+        "candidly fit photos.csv --out run",
+        "candidly fit reviews.csv --labels ann1,ann2,ann3 --text review --out run --fail-above 0.05",
+        "candidly fit table.parquet --method proden --epochs 30 --folds 3 --out run --json",
+    )
+)
+def fit(
+    file: File,
+    out: NewRun,
+    method: Annotated[str, typer.Option(help="`candidly methods` lists them.")] = "ooc",
+    preset: Annotated[str, typer.Option(help="Of the method's settings; auto: robust, if there is one.")] = "auto",
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of the method; repeatable.")
+    ] = None,
+    encoder: Annotated[str, typer.Option(help="Of images: lite0, or none for their pixels.")] = "lite0",
+    epochs: Annotated[str, typer.Option(metavar="N|auto", help="Length of each training.")] = "auto",
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Decides folds and training.")] = 0,
+    device: Device = "auto",
+    folds: Annotated[int, typer.Option(min=2, help="Each row is judged by a net trained on the other folds.")] = 5,
+    labels: Labels = None,
+    id_: Id = None,
+    images: Images = None,
+    text: Text = None,
+    features: Features = None,
+    classes: Classes = None,
+    annotator: Annotator = None,
+    truth: TruthColumn = None,
+    sep: Sep = "|",
+    no_rows: NoRows = False,
+    fail_above: FailAbove = None,
+    as_json: Json = False,
+) -> None:
+    """Train a classifier on candidate labels, find the rows whose truth lies outside them, and write a report."""
+    from candidly.runs import Training, fit_file
+
+    columns = {"images": images, "text": text, "features": features, "annotator": annotator, "truth": truth}
+    reader = _reader(labels=labels, id=id_, classes=classes, sep=sep, **columns)
+    training = Training(method, preset, tuple(settings or ()), encoder, _epochs(epochs), seed, device, folds)
+    found = fit_file(file, out, reader=reader, training=training, rows=not no_rows)
+    _finish(out, found, as_json, fail_above)
+
+
+def _epochs(text: str) -> int | str:
+    if text == "auto" or text.isdecimal():
+        return text if text == "auto" else int(text)
+    raise typer.BadParameter(f"{text!r} is neither a number nor auto.", param_hint="--epochs")
+
+
+@app.command(
+    epilog=_examples(
+        "candidly audit photos.csv --probs probabilities.npy --out run",
+        "candidly audit reviews.csv --labels ann1,ann2,ann3 --probs logits.parquet --out run --fail-above 0.05",
+    )
+)
+def audit(
+    file: File,
+    probs: Annotated[
+        Path,
+        typer.Option(
+            metavar="P", help="Probabilities or logits of your own model: .npy, .npz, CSV, Parquet; a column a class."
+        ),
+    ],
+    out: NewRun,
+    labels: Labels = None,
+    id_: Id = None,
+    images: Images = None,
+    text: Text = None,
+    features: Features = None,
+    classes: Classes = None,
+    annotator: Annotator = None,
+    truth: TruthColumn = None,
+    sep: Sep = "|",
+    no_rows: NoRows = False,
+    fail_above: FailAbove = None,
+    as_json: Json = False,
+) -> None:
+    """Find the rows whose truth lies outside their candidates by your own model's outputs: nothing is trained.
+
+    The outputs must be for rows that the model was not trained on, such as those of cross-validation.
+    """
+    from candidly.runs import audit_file
+
+    columns = {"images": images, "text": text, "features": features, "annotator": annotator, "truth": truth}
+    reader = _reader(labels=labels, id=id_, classes=classes, sep=sep, **columns)
+    _finish(out, audit_file(file, probs, out, reader=reader, rows=not no_rows), as_json, fail_above)
+
+
+@app.command(epilog=_examples("candidly report run", "candidly report run --no-rows"))
+def report(run: OldRun, no_rows: NoRows = False) -> None:
+    """Write the report of a RUN again."""
+    from candidly.runs import rebuild
+
+    typer.echo(str(rebuild(run, rows=not no_rows)))
+
+
+@app.command(epilog=_examples("candidly predict run new.csv --out predicted.csv --reject 0.05"))
+def predict(
+    run: OldRun,
+    file: File,
+    out: NewFile,
+    reject: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE", min=0, max=1, help="Call what looks like no class so; this share of known ones is lost."
+        ),
+    ] = None,
+    id_: Id = None,
+    images: Images = None,
+    text: Text = None,
+    features: Features = None,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Classify the rows of a file by the model of a RUN. Inputs are found as in training, unless named."""
+    from candidly.runs import predict_file
+    from candidly.summary import predicted
+
+    reader = {"id": id_, "images": images, "text": text, "features": features}
+    done = predict_file(run, file, out, reader=reader, reject=reject, device=device)
+    typer.echo(json.dumps(done, indent=2, ensure_ascii=False) if as_json else predicted(done))
+
+
+@app.command(
+    epilog=_examples("candidly export run --out corrected.csv", "candidly export run --out corrected.json --keep-open")
+)
+def export(
+    run: OldRun,
+    out: NewFile,
+    input_file: Annotated[
+        Path | None, typer.Option("--input", metavar="FILE", help="The input, if it has moved since.")
+    ] = None,
+    replace: Annotated[
+        bool,
+        typer.Option("--replace", help="The suggestion takes the place of the candidates instead of joining them."),
+    ] = False,
+    keep_open: Annotated[bool, typer.Option("--keep-open", help="Keep rows of no class.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Write the input again with corrected candidate sets, in its own format. The input stays as it is.
+
+    A row judged closed gets the suggested label; a row judged open is left out. Label Studio's tasks get the suggestion
+    as a prediction with a score.
+    """
+    from candidly.runs import export_run
+
+    done = export_run(run, out, input_file=input_file, replace=replace, keep_open=keep_open)
+    told = f"{out}: {done['rows']:,} rows, {done['corrected']:,} of them corrected, {done['left_out']:,} left out"
+    typer.echo(json.dumps(done, indent=2) if as_json else told)
 
 
 data_app = typer.Typer(help="Image sets: which there are, and how to get them.", no_args_is_help=True)
@@ -229,7 +413,7 @@ def bench_run(
         str, typer.Option(metavar="K/N", help="Only every N-th run, from the K-th: for a cluster.")
     ] = "1/1",
     retry: Annotated[bool, typer.Option("--retry", help="Try failed runs again.")] = False,
-    device: Annotated[str, typer.Option(help="Such as cpu or cuda:1; auto takes a GPU if there is one.")] = "auto",
+    device: Device = "auto",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and estimate the time.")] = False,
 ) -> None:
     """Train the runs of a table that are not finished yet. Stop it at any time; the same command goes on."""

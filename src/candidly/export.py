@@ -105,7 +105,7 @@ def _write_delimited(dataset: Dataset, sets: CandidateSets, keep: NDArray[np.boo
     source = dataset.source.path
     dialect = find_dialect(source)
     table, name = _one_row_each(dataset, read_cells(source, dialect, dialect.names), pa.string())
-    cells = [_cell(labels, dataset.source.options["sep"]) for labels in sets]
+    cells = [joined(labels, dataset.source.options["sep"]) for labels in sets]
     columns = [cells if column == name else table.column(column).to_pylist() for column in table.schema.names]
     rows = (row for row, kept in zip(zip(*columns, strict=True), keep.tolist(), strict=True) if kept)
     with source.open("rb") as file:
@@ -114,7 +114,7 @@ def _write_delimited(dataset: Dataset, sets: CandidateSets, keep: NDArray[np.boo
     _write_rows(path, table.schema.names, rows, dialect.delimiter, encoding)
 
 
-def _cell(labels: tuple[Any, ...], sep: str | None) -> str:
+def joined(labels: tuple[Any, ...], sep: str | None) -> str:
     """ "cat|dog"; or a JSON array where that would not be read back the same, or start a formula."""
     names = [str(label) for label in labels]
     text = (sep or "|").join(names)
@@ -200,7 +200,7 @@ def _arrow_sets(sets: CandidateSets, kind: pa.DataType, sep: str | None) -> pa.A
     import pyarrow as pa
 
     if not is_list(kind):
-        return pa.array([_cell(labels, sep) for labels in sets], pa.string())
+        return pa.array([joined(labels, sep) for labels in sets], pa.string())
     positions = pa.types.is_integer(kind.value_type) and sets.classes.dtype.kind not in "iu"
     labels = pa.array(range(sets.n_classes)) if positions else pa.array(sets.classes.tolist())
     values = labels.take(pa.array(sets.indices)).cast(kind.value_type)
@@ -259,7 +259,7 @@ def _write_json(dataset: Dataset, sets: CandidateSets, keep: NDArray[np.bool_], 
     gone = _dropped(dataset)
     written = []
     for row, labels in zip(rows, sets, strict=True):
-        cell = _cell(labels, options["sep"]) if isinstance(row.get(name), str) else list(labels)
+        cell = joined(labels, options["sep"]) if isinstance(row.get(name), str) else list(labels)
         written.append({key: value for key, value in row.items() if key not in gone} | {name: cell})
     chosen = [row for row, kept in zip(written, keep.tolist(), strict=True) if kept]
     if source.format == "jsonl":

@@ -33,12 +33,17 @@ def kl(targets: Tensor, logits: Tensor) -> Tensor:
     return torch.special.xlogy(targets, targets).sum(-1) + soft_ce(logits, targets)
 
 
-def supcon(similarities: Tensor, positives: Tensor, excluded: Tensor) -> Tensor:
+def supcon(q: Tensor, labels: Tensor, keys: Tensor, key_labels: Tensor, own: Tensor, temperature: float) -> Tensor:
     """-mean over positives of the log-probability among all contrasts (Khosla et al., NeurIPS 2020, Eq. 2).
 
-    `similarities`: (b, m) anchors against contrasts, already divided by the temperature; `excluded`: contrasts that do
-    not exist for an anchor (itself, unfilled slots). An anchor without positives adds 0.
+    q: (b, d) anchors. keys: (m, d) contrasts; those with the anchor's label are its positives. own: (b,), where
+    each anchor stands among the contrasts; it is none of its own. An anchor without positives adds 0. The mean over
+    positives is that of q with their summed keys: only the sum over all contrasts looks at every pair.
     """
-    log_prob = similarities.masked_fill(excluded, -torch.inf).log_softmax(-1).masked_fill(excluded, 0.0)
-    positives = positives & ~excluded
-    return -(log_prob * positives).sum(-1) / positives.sum(-1).clamp(min=1)
+    here = own[:, None]
+    partition = (q / temperature @ keys.T).scatter(1, here, -torch.inf).logsumexp(-1)
+    members = F.one_hot(key_labels, int(max(labels.max(), key_labels.max())) + 1).to(q)
+    positives = members.sum(0)[labels] - 1
+    alike = (q * (members.T @ keys)[labels]).sum(-1) - (q * keys[own]).sum(-1)
+    losses = partition - alike / (temperature * positives.clamp(min=1))
+    return torch.where(positives > 0, losses, 0.0)

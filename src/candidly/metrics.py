@@ -10,7 +10,10 @@ from scipy.stats import rankdata
 from candidly.corruption import CLOSED, KINDS, OPEN
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from candidly.selection import Selection
+    from candidly.sets import CandidateSets
 
 
 def accuracy(logits: Any, labels: Any) -> float:
@@ -53,3 +56,44 @@ def final_score(history: list[dict[str, Any]], key: str = "accuracy") -> float:
     """Mean over the last 10 epochs, or over the last tenth of a training shorter than 100: never the best epoch."""
     last = min(10, max(1, len(history) // 10))
     return float(np.mean([row[key] for row in history[-last:]]))
+
+
+def audit_quality(
+    sets: CandidateSets, kinds: np.ndarray, best: np.ndarray, audit: pd.DataFrame, naive: np.ndarray, truth: np.ndarray
+) -> dict[str, float | int | None] | None:
+    """How well an audit found the rows whose truth is outside their set, where the truth is known; None if nowhere.
+
+    kinds: (n, 3) its probabilities. best: (n,) the model's best class. naive: (n,) the rule to compare with, 1 - the
+    mass inside the candidates. truth: (n,) class indices, -1 for no class, less where it is not known. `ap_...` are
+    average precisions.
+    """
+    known = truth >= -1
+    if not known.any():
+        return None
+    inside = sets.contains(np.maximum(truth, -1))
+    of_class = truth >= 0
+    outside, closed, open_ = known & ~inside, of_class & ~inside, truth == -1
+    suggested = audit["suggested_label"].cat.codes.to_numpy()
+    return {
+        "known": int(known.sum()),
+        "outside": float(outside[known].mean()),
+        "closed": float(closed[known].mean()),
+        "open": float(open_[known].mean()),
+        "accuracy": _mean(best == truth, of_class),
+        "suggested_right": _mean(suggested == truth, closed & (audit["verdict"] == "closed").to_numpy()),
+        "ap_outside": average_precision(1 - kinds[known, 0], outside[known]),
+        "ap_naive": average_precision(naive[known], outside[known]),
+        "ap_closed": average_precision(kinds[known, 1], closed[known]),
+        "ap_open": average_precision(kinds[known, 2], open_[known]),
+    }
+
+
+def _mean(values: np.ndarray, where: np.ndarray) -> float | None:
+    return float(values[where].mean()) if where.any() else None
+
+
+def average_precision(scores: np.ndarray, positive: np.ndarray) -> float | None:
+    """Mean precision at the positives when rows are taken by falling score, rows of equal score together."""
+    from sklearn.metrics import average_precision_score
+
+    return float(average_precision_score(positive, scores)) if positive.any() else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -74,11 +75,15 @@ def select(margin: Array, openness: Array, rates: Rates, *, overlap: bool = Fals
 def score(logits: Array, candidates: Array, losses: str = "wooden", openness: str = "surprise") -> tuple[Array, Array]:
     """(margin, openness) of each example from logits, by the chosen losses (`LOSSES`) and score (`OPEN_SCORES`)."""
     xp = array_namespace(logits, candidates)
-    step = max(1, BLOCK // logits.shape[-1])
-    starts = range(0, max(1, logits.shape[0]), step)
-    parts = [_score(logits[i : i + step], candidates[i : i + step], losses, openness) for i in starts]
+    parts = [_score(logits[rows], candidates[rows], losses, openness) for rows in blocks(*logits.shape)]
     margins, opennesses = zip(*parts, strict=True)
     return xp.concat(margins), xp.concat(opennesses)
+
+
+def blocks(n: int, c: int) -> Iterator[slice]:
+    """Slices of the rows of an (n, c) array that the cache can hold; one at least."""
+    step = max(1, BLOCK // c)
+    return (slice(start, start + step) for start in range(0, max(1, n), step))
 
 
 def _score(logits: Array, candidates: Array, losses: str, openness: str) -> tuple[Array, Array]:

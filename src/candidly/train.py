@@ -17,11 +17,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from candidly import distributed, metrics
+from candidly.bits import Bits
 from candidly.checks import number, one_of, whole
 from candidly.corruption import Truth
 from candidly.errors import InputError, Interrupted, TrainingError
 from candidly.flops import FlopMeter
-from candidly.methods.base import Batch, Method
+from candidly.methods.base import Batch, Method, state_dtype
 from candidly.predictor import Predictor, predict
 from candidly.progress import bar
 from candidly.selection import Selection
@@ -166,7 +167,8 @@ class Trainer:
         self.views, self.scheme, self.seed, self.run, self.method = views, scheme, seed, run, method
         self.device = views.data.device
         check_lengths(len(views), sets, truth)
-        self.candidates = torch.as_tensor(sets.dense(), device=self.device)
+        dense = torch.as_tensor(sets.dense(), device=self.device)
+        self.candidates = Bits(dense)
         self.test = None if test is None else (views.like(test[0]), check_labels(*test, sets.n_classes))
         self.kinds = None if truth is None else truth.kinds
         self.model = model.to(self.device)
@@ -174,7 +176,7 @@ class Trainer:
             self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         check_width(model, views, sets.n_classes)
         self.rng = torch.Generator()
-        self.set_up_method()
+        self.set_up_method(dense)
         self.step = Step(model, method)
         distributed.share_state(self.step)
         parameters = [p for p in self.step.parameters() if p.requires_grad]
@@ -186,10 +188,10 @@ class Trainer:
         self.recorded: Tensor | None = None
         self.recorder = Recorder(model) if scheme.record else None
 
-    def set_up_method(self) -> None:
+    def set_up_method(self, candidates: Tensor) -> None:
         self.method.epochs = self.scheme.epochs
         with seeded(self.seed, 0, self.rng):
-            self.method.setup(self.model, self.candidates, self.rng)
+            self.method.setup(self.model, candidates, self.rng)
         self.method.to(self.device)
 
     def epoch(self, epoch: int) -> dict[str, Any]:
@@ -198,6 +200,7 @@ class Trainer:
         with seeded(self.seed, epoch + 1, self.rng):
             self.method.epoch_start(epoch, self.predict_all)
             row: dict[str, Any] = {"epoch": epoch + 1, "lr": self.scheme.rate(epoch), "loss": self.train(epoch)}
+        row |= self.method.report()
         selection = getattr(self.method, "selection", None)
         if self.kinds is not None and isinstance(selection, Selection):
             row |= metrics.selection_quality(selection, getattr(self.method, "scores", None), self.kinds)
@@ -215,17 +218,25 @@ class Trainer:
         total = torch.zeros((), device=self.device)
         order = torch.randperm(len(self.views), generator=self.rng)
         mine = torch.zeros(len(order), dtype=torch.bool, device=self.device)
-        recorded = torch.zeros(self.candidates.shape if self.recorder else 0, device=self.device)
+        if self.recorded is not None:
+            self.recorded.zero_()  # each process fills in its own rows
+        phase = "warm-up" if getattr(self.method, "warming", False) else "training"  # they may cost different amounts
         for index, done in batches(order, self.scheme.batch_size):
             for group in self.optimizer.param_groups:
                 group["lr"] = self.scheme.rate(epoch + done)
             batch = self.batch(index)
             mine[batch.index] = True
-            with self.meter.counting("training", len(batch.index)):
+            with self.meter.counting(phase, len(batch.index)):
                 total += self.update(batch, len(index))
             if self.recorder is not None and (outputs := self.recorder.take()) is not None:
-                recorded[batch.index], self.recorded = outputs, recorded
+                self.record(batch.index, outputs)
         return self.end_of_pass(total, mine, epoch)
+
+    def record(self, index: Tensor, outputs: Tensor) -> None:
+        if self.recorded is None:
+            shape = self.candidates.shape
+            self.recorded = torch.zeros(shape, dtype=state_dtype(shape), device=self.device)
+        self.recorded[index] = outputs.to(self.recorded.dtype)
 
     def update(self, batch: Batch, size: int) -> Tensor:
         """One step on this process's part of a global batch of `size`; returns the sum of its losses."""
@@ -265,9 +276,12 @@ class Trainer:
         return f"training diverged. Try an lr below {self.scheme.lr:g}, or {extremes}."
 
     def predict_all(self) -> Tensor:
-        """Logits of all training examples: as recorded in the last pass, or by a pass without augmentation."""
+        """Logits of all training examples: as recorded in the last pass, or by a pass without augmentation.
+
+        What is recorded is written over in the next pass: a method copies what it wants to keep.
+        """
         if self.recorded is not None:
-            return self.recorded.clone()
+            return self.recorded
         with self.meter.counting("inference", len(self.views) // distributed.world()):
             outputs = predict(self.model, self.views, shared=True)
         if not outputs.isfinite().all():
@@ -304,7 +318,7 @@ class Trainer:
 
     def facts(self) -> dict[str, Any]:
         """What decides the result of this training."""
-        arrays = (self.views.data, self.candidates, self.views.mean, self.views.std)
+        arrays = (self.views.data, self.candidates.packed, self.views.mean, self.views.std)
         hashes = {
             "data": fingerprint(*(array.cpu().numpy() for array in arrays)),
             "start": fingerprint(*(value.cpu().numpy() for value in self.step.state_dict().values())),

@@ -140,7 +140,8 @@ class TableViews(Views):
 class VersionViews(TableViews):
     """Views of a table with versions of each row, (n, 1 + 2 copies, d): the row as it is, weak copies, strong copies.
 
-    A weak (or strong) view is one of the copies, drawn at random; resized views are the same as weak and strong ones.
+    A weak view is the row or one of its weak copies, drawn at random; a strong view is one of its strong copies; both
+    with noise of 0.1 standard deviations, because copies are few. Resized views are the same as weak and strong ones.
     """
 
     def __init__(self, X: Any, *, mean: Any = None, std: Any = None, device: str | torch.device = "cpu") -> None:
@@ -157,10 +158,11 @@ class VersionViews(TableViews):
     def _view(self, rows: Tensor, kind: str, draw: Draw) -> Tensor:
         if kind == "plain":
             return rows[:, 0]
-        copies = rows.shape[1] // 2
-        first = 1 if kind in ("weak", "resized") else 1 + copies
-        version = first + (draw(1)[:, 0] * copies).long()
-        return rows[torch.arange(len(rows), device=rows.device), version]
+        copies, u = rows.shape[1] // 2, draw(1)[:, 0]
+        mild = kind in ("weak", "resized")
+        version = (u * (1 + copies) if mild else 1 + copies + u * copies).long()
+        chosen = rows[torch.arange(len(rows), device=rows.device), version]
+        return chosen + 0.1 * draw(rows.shape[2], torch.randn)
 
     def like(self, X: Any) -> Views:
         """Views of other rows, (n, d) or with versions, with this normalisation."""

@@ -78,8 +78,9 @@ SCALES = {
             ("svhn", "cifar100"),
             "mlp",
             "fast",
-            {"epochs": 20},
+            {"epochs": 30, "batch_size": 512},
             {"width": 256, "depth": 2},
+            warmup=(0.2, 0.6),
             encoding=Encoding(),
         ),
         Scale(

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+
+from candidly.scores import uniform_targets
+from candidly.selection import blocks
+
+HALF_BEYOND = 1 << 28
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,10 @@ class Method(nn.Module, ABC):
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """One loss per example of the batch, (b,); update state of the rows `batch.index` here."""
 
+    def report(self) -> dict[str, float]:
+        """What the method wants in the epoch's row of metrics, after the epoch."""
+        return {}
+
     def __new__(cls, *args: Any, **settings: Any) -> Method:
         method = super().__new__(cls)
         method.__dict__["settings"] = {**defaults(cls), **settings}
@@ -55,6 +65,19 @@ def defaults(method: type[Method]) -> dict[str, Any]:
     """Hyper-parameters of a method with their defaults."""
     parameters = inspect.signature(method.__init__).parameters.values()
     return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+
+def state_dtype(shape: Sequence[int]) -> torch.dtype:
+    """Type of per-example state: half precision beyond 2^28 entries, as ImageNet has with its 1,000 classes."""
+    return torch.float16 if math.prod(shape) > HALF_BEYOND else torch.get_default_dtype()
+
+
+def uniform_confidence(candidates: Tensor) -> Tensor:
+    """1/|Y| on each candidate of every example, as per-example state; made in blocks, to save memory."""
+    confidence = torch.empty(candidates.shape, dtype=state_dtype(candidates.shape), device=candidates.device)
+    for rows in blocks(*candidates.shape):
+        confidence[rows] = uniform_targets(candidates[rows], torch.get_default_dtype()).to(confidence)
+    return confidence
 
 
 def forward_views(model: nn.Module, batch: Batch) -> Tensor:

@@ -5,8 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from candidly.losses import soft_ce
-from candidly.methods.base import Batch, Method, forward_views
-from candidly.scores import uniform_targets
+from candidly.methods.base import Batch, Method, forward_views, uniform_confidence
 
 
 class CAVL(Method):
@@ -25,7 +24,7 @@ class CAVL(Method):
         self.official_mask = official_mask
 
     def setup(self, model: nn.Module, candidates: Tensor, rng: torch.Generator) -> None:
-        self.rows("confidence", uniform_targets(candidates, torch.get_default_dtype()))
+        self.rows("confidence", uniform_confidence(candidates))
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         logits = forward_views(model, batch)

@@ -5,8 +5,8 @@ from torch import Tensor, nn
 
 from candidly.checks import number, one_of
 from candidly.losses import kl, negative_ce
-from candidly.methods.base import Batch, Method, forward_views
-from candidly.scores import disambiguate, uniform_targets
+from candidly.methods.base import Batch, Method, forward_views, uniform_confidence
+from candidly.scores import disambiguate
 
 
 class CRDPLL(Method):
@@ -25,7 +25,7 @@ class CRDPLL(Method):
         self.views = ("weak", "strong", "strong") if augmentation == "own" else ("weak",) * 3
 
     def setup(self, model: nn.Module, candidates: Tensor, rng: torch.Generator) -> None:
-        self.rows("confidence", uniform_targets(candidates, torch.get_default_dtype()))
+        self.rows("confidence", uniform_confidence(candidates))
 
     def epoch_start(self, epoch, predict_all) -> None:
         self.weight = min(epoch / max(self.ramp * self.epochs, 1), 1.0)  # lambda_t
@@ -34,5 +34,5 @@ class CRDPLL(Method):
         logits = forward_views(model, batch)
         consistency = kl(self.confidence[batch.index], logits).sum(0)
         geometric_mean = logits.detach().log_softmax(-1).mean(0).exp()
-        self.confidence[batch.index] = disambiguate(geometric_mean, batch.candidates)
+        self.confidence[batch.index] = disambiguate(geometric_mean, batch.candidates).to(self.confidence)
         return negative_ce(logits[0], batch.candidates) + self.weight * consistency

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from candidly.checks import number
 from candidly.losses import leveraged
-from candidly.methods.base import Batch, Method, forward_views, mean_softmax
+from candidly.methods.base import Batch, Method, forward_views, mean_softmax, state_dtype
 from candidly.scores import disambiguate
 
 
@@ -22,11 +22,13 @@ class LWS(Method):
         self.leverage = number(leverage, "leverage", 0)
 
     def setup(self, model: nn.Module, candidates: Tensor, rng: torch.Generator) -> None:
-        self.rows("weights", torch.full(candidates.shape, 1 / candidates.shape[1], device=candidates.device))
+        shape, dtype = candidates.shape, state_dtype(candidates.shape)
+        self.rows("weights", torch.full(shape, 1 / shape[1], dtype=dtype, device=candidates.device))
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         logits = forward_views(model, batch)
         losses = leveraged(logits, self.weights[batch.index], batch.candidates, self.leverage).mean(0)
         probs = mean_softmax(logits)
-        self.weights[batch.index] = disambiguate(probs, batch.candidates) + disambiguate(probs, ~batch.candidates)
+        weights = disambiguate(probs, batch.candidates) + disambiguate(probs, ~batch.candidates)
+        self.weights[batch.index] = weights.to(self.weights)
         return losses

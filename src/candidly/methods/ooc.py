@@ -12,13 +12,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from candidly.bits import Bits
 from candidly.checks import number, one_of
 from candidly.errors import InputError
 from candidly.losses import soft_ce
-from candidly.methods.base import Batch, forward_views, mean_softmax
+from candidly.methods.base import Batch, forward_views, mean_softmax, state_dtype
 from candidly.methods.proden import PRODEN
+from candidly.methods.twins import Twins
+from candidly.rates import FEW, estimate_rates
 from candidly.scores import LOSSES, disambiguate, random_targets, uniform_targets
-from candidly.selection import OPEN_SCORES, MovingEnsemble, Rates, Selection, score, select
+from candidly.selection import OPEN_SCORES, MovingEnsemble, Rates, Selection, blocks, score, select
 
 NO_OOC = Rates(closed=0.0, open=0.0)
 
@@ -26,11 +29,12 @@ NO_OOC = Rates(closed=0.0, open=0.0)
 class OOC(PRODEN):
     """Tells normal, closed-set and open-set examples apart and learns from all three.
 
-    `rates`: shares of closed and open examples among all. `warmup`: epochs, or a share of the training if below 1
-    (the paper's 30 of 300 is 0.1); as long as the training, it is PRODEN. `window`, `momentum`, `recursive`: the
-    ensemble. `losses`, `openness`, `overlap`: the selection. `temperature`, `random_from`: the targets. `alpha`,
-    `beta`: weights of closed and open examples. `disambiguation`, `reverse`, `randomise` switch LD, RLD and RCG off for
-    the ablations.
+    `rates`: shares of closed and open examples among all, or "auto": estimated at the end of the warm-up, from what two
+    more nets, each of which trains on one half of the rows until then, say of the other half. `warmup`: epochs, or a
+    share of the training if below 1 (the paper's 30 of 300 is 0.1); as long as the training, it is PRODEN. `window`,
+    `momentum`, `recursive`: the ensemble. `losses`, `openness`, `overlap`: the selection. `temperature`, `random_from`:
+    the targets. `alpha`, `beta`: weights of closed and open examples. `disambiguation`, `reverse`, `randomise` switch
+    LD, RLD and RCG off for the ablations.
     """
 
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
@@ -45,13 +49,16 @@ class OOC(PRODEN):
         "w/o RLD": {"reverse": False},
         "discard": {"alpha": 0.0, "beta": 0.0, "overlap": False},
     }
+    FEW: ClassVar[int] = FEW  # fewer rows tell nothing about rates
     average: Tensor  # of the ensemble, (n, c)
     groups: Tensor  # (3, n): the selection, kept by checkpoints
+    unseen: Tensor  # (n, c): mean logits of the twins that did not train on the row; with estimated rates only
+    shares: Tensor  # (2,): the estimated rates
 
     def __init__(
         self,
         *,
-        rates: Rates = NO_OOC,
+        rates: Rates | str = NO_OOC,
         warmup: float = 0.1,
         window: int = 5,
         momentum: float = 0.9,
@@ -68,9 +75,9 @@ class OOC(PRODEN):
         randomise: bool = True,
     ) -> None:
         super().__init__()
-        if not isinstance(rates, Rates):
-            raise InputError(f"rates={rates!r}: expected Rates(closed, open), such as Rates.from_tau(0.2, 0.4).")
-        self.rates, self.warmup = rates, number(warmup, "warmup", 0)
+        if not isinstance(rates, Rates) and rates != "auto":
+            raise InputError(f"rates={rates!r}: expected 'auto', or Rates(closed, open) such as Rates(0.1, 0.2).")
+        self.given, self.warmup = rates, number(warmup, "warmup", 0)
         self.ensemble = MovingEnsemble(window, momentum, recursive)
         self.losses, self.openness = one_of(losses, LOSSES, "losses"), one_of(openness, OPEN_SCORES, "openness")
         self.overlap, self.temperature = overlap, number(temperature, "temperature", 1e-3)
@@ -80,10 +87,25 @@ class OOC(PRODEN):
 
     def setup(self, model: nn.Module, candidates: Tensor, rng: torch.Generator) -> None:
         super().setup(model, candidates, rng)
-        self.candidates = candidates
+        self.candidates = Bits(candidates)
         self.warmup_epochs = warmup_epochs(self.warmup, self.epochs)
-        self.register_buffer("average", torch.zeros(candidates.shape, device=candidates.device))
+        dtype = state_dtype(candidates.shape)
+        self.register_buffer("average", torch.zeros(candidates.shape, dtype=dtype, device=candidates.device))
         self.register_buffer("groups", torch.zeros(3, len(candidates), dtype=torch.bool, device=candidates.device))
+        if self.given == "auto":
+            self.warmup_epochs = max(1, self.warmup_epochs)
+            self.twins = Twins(model, len(candidates), rng)
+            self.rows("unseen", torch.zeros(candidates.shape, dtype=dtype, device=candidates.device))
+            self.register_buffer("shares", torch.zeros(2, dtype=torch.float64, device=candidates.device))
+
+    @property
+    def rates(self) -> Rates:
+        """The shares in use: the given ones, or the last estimate."""
+        return self.given if isinstance(self.given, Rates) else Rates(*self.shares.tolist())
+
+    def report(self) -> dict[str, float]:
+        estimated = self.given == "auto" and self.selection is not None and not self.warming
+        return {"rate_closed": self.rates.closed, "rate_open": self.rates.open} if estimated else {}
 
     @property
     def selection(self) -> Selection | None:
@@ -91,23 +113,43 @@ class OOC(PRODEN):
         return Selection(*self.groups) if "groups" in self._buffers and self.groups.any() else None
 
     def epoch_start(self, epoch: int, predict_all: Callable[[], Tensor]) -> None:
-        self.warming = epoch < self.warmup_epochs
+        self.epoch, self.warming = epoch, epoch < self.warmup_epochs
         if not self.disambiguation or (epoch == 0 and self.warming):
             return  # without LD the selection is not used; an untrained model tells nothing
-        output = ensemble = predict_all()  # lines 4 and 8: the output of all examples after the last epoch
-        if epoch <= self.warmup_epochs:  # line 6: the ensemble over the warm-up; it starts as the first output
-            self.average = self.ensemble.warm(self.average, output, max(epoch, 1), max(self.warmup_epochs, 1))
-        if not self.warming:  # line 8
-            self.average, ensemble = self.ensemble.update(self.average, output)
-        self.scores = score(ensemble, self.candidates, self.losses, self.openness)
+        output = predict_all()  # lines 4 and 8: the output of all examples after the last epoch
+        if self.given == "auto" and epoch == self.warmup_epochs:
+            self.estimate()
+        scores = torch.empty((2, len(output)), device=output.device)
+        for rows in blocks(*output.shape):
+            scores[0, rows], scores[1, rows] = self.judge(rows, output[rows])
+        self.scores = (scores[0], scores[1])
         self.groups = torch.stack(select(*self.scores, self.rates, overlap=self.overlap))  # line 9, Eq. (1)
+
+    def judge(self, rows: slice, output: Tensor) -> tuple[Tensor, Tensor]:
+        """Move the ensemble of some rows, and score them by it; while warming up, by the output alone."""
+        average, output = (values.to(torch.get_default_dtype()) for values in (self.average[rows], output))
+        ensemble = output
+        if self.epoch <= self.warmup_epochs:  # line 6: the ensemble over the warm-up; it starts as the first output
+            average = self.ensemble.warm(average, output, max(self.epoch, 1), max(self.warmup_epochs, 1))
+        if not self.warming:  # line 8
+            average, ensemble = self.ensemble.update(average, output)
+        self.average[rows] = average.to(self.average)
+        return score(ensemble, self.candidates[rows], self.losses, self.openness)
+
+    def estimate(self) -> None:
+        """The rates from the outputs for unseen rows; none, if there are too few rows, or none has an outside."""
+        candidates = self.candidates[:]
+        if len(candidates) >= self.FEW and not candidates.all():
+            found = estimate_rates(candidates.cpu().numpy(), logits=self.unseen.cpu().numpy())
+            self.shares.copy_(torch.tensor([found.closed, found.open], dtype=torch.float64))
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         if not self.disambiguation:
             uniform = uniform_targets(batch.candidates, torch.get_default_dtype())
             return soft_ce(forward_views(model, batch), uniform).mean(0)
         if self.warming:  # line 3
-            return super().loss(model, batch)
+            losses = super().loss(model, batch)
+            return losses + self.train_twins(batch) if self.given == "auto" else losses
         logits = forward_views(model, batch)
         probs = mean_softmax(logits)
         normal, closed, open_ = (mask[batch.index, None].to(probs) for mask in self.groups)
@@ -118,6 +160,13 @@ class OOC(PRODEN):
         targets = normal * inside + closed * outside + open_ * random
         weights = normal + self.alpha * closed + self.beta * open_
         return soft_ce(logits, weights * targets).mean(0)  # line 14, Eq. (9)
+
+    def train_twins(self, batch: Batch) -> Tensor:
+        """A loss with their gradients whose value is 0; keeps what they say of rows that they do not train on."""
+        losses, outputs = self.twins(batch)
+        mean = self.ensemble.warm(self.unseen[batch.index], outputs, self.epoch + 1, self.warmup_epochs)
+        self.unseen[batch.index] = mean.to(self.unseen)
+        return losses - losses.detach()
 
     def random_targets(self, batch: Batch) -> Tensor:
         allowed = batch.candidates if self.random_from == "candidates" else torch.ones_like(batch.candidates)

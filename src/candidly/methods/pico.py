@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from candidly.checks import number, one_of, whole
 from candidly.distributed import gather, local_part
 from candidly.losses import soft_ce, supcon
-from candidly.methods.base import Batch, Method
+from candidly.methods.base import Batch, Method, uniform_confidence
 from candidly.nets import embed, feature_width
-from candidly.scores import uniform_targets
 
 
 class PiCO(Method):
@@ -56,13 +55,13 @@ class PiCO(Method):
 
     def setup(self, model: nn.Module, candidates: Tensor, rng: torch.Generator) -> None:
         n_classes, d = candidates.shape[1], feature_width(model, candidates.shape[1])
-        self.rows("confidence", uniform_targets(candidates, torch.get_default_dtype()))
+        self.rows("confidence", uniform_confidence(candidates))
         self.projector = nn.Sequential(nn.Linear(d, d), nn.ReLU(), nn.Linear(d, self.width)).to(candidates.device)
         self.keys = nn.ModuleList([copy.deepcopy(model), copy.deepcopy(self.projector)]).requires_grad_(False)
         device = candidates.device
         self.register_buffer("prototypes", torch.zeros(n_classes, self.width, device=device))
         self.register_buffer("queue", torch.zeros(self.queue_size, self.width, device=device))
-        self.register_buffer("queue_labels", torch.full((self.queue_size,), -1, device=device))  # -1: unfilled
+        self.register_buffer("queue_labels", torch.full((self.queue_size,), -1, device=device))  # -1: not filled yet
         self.register_buffer("pointer", torch.zeros((), dtype=torch.long, device=device))
 
     def epoch_start(self, epoch, predict_all) -> None:
@@ -105,17 +104,15 @@ class PiCO(Method):
         self.confidence[batch.index] = self.phi * self.confidence[batch.index] + (1 - self.phi) * target
 
     def contrast_loss(self, q, k, pseudo, all_q, all_k, all_pseudo) -> Tensor:
-        unfilled = (self.queue_labels < 0).expand(len(q), -1)
+        filled = min(int(self.pointer), self.queue_size)
+        queue, queue_labels = self.queue[:filled], self.queue_labels[:filled]
         if not self.prototypical:  # plain MoCo: the own key against the queue
             own = (q * k).sum(-1, keepdim=True)
-            similarities = torch.cat([own, q @ self.queue.T], dim=1) / self.temperature
-            positives = F.pad(torch.zeros_like(unfilled), (1, 0), value=True)
-            return supcon(similarities, positives, F.pad(unfilled, (1, 0)))
-        labels = torch.cat([all_pseudo, all_pseudo, self.queue_labels])
-        similarities = q @ torch.cat([all_q, all_k, self.queue]).T / self.temperature
-        itself = torch.eye(len(all_q), dtype=torch.bool, device=q.device)[local_part(len(all_q))]
-        excluded = torch.cat([itself, torch.zeros_like(itself), unfilled], dim=1)
-        return supcon(similarities, pseudo[:, None] == labels, excluded)
+            similarities = torch.cat([own, q @ queue.T], dim=1) / self.temperature
+            return -similarities.log_softmax(-1)[:, 0]
+        keys, labels = torch.cat([all_q, all_k, queue]), torch.cat([all_pseudo, all_pseudo, queue_labels])
+        own = torch.arange(len(all_q), device=q.device)[local_part(len(all_q))]
+        return supcon(q, pseudo, keys, labels, own, self.temperature)
 
     def enqueue(self, k: Tensor, pseudo: Tensor) -> None:
         k, pseudo = k[-self.queue_size :], pseudo[-self.queue_size :]

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from candidly.losses import soft_ce
-from candidly.methods.base import Batch, Method, forward_views, mean_softmax
-from candidly.scores import disambiguate, uniform_targets
+from candidly.methods.base import Batch, Method, forward_views, mean_softmax, uniform_confidence
+from candidly.scores import disambiguate
 
 
 class PRODEN(Method):
@@ -14,10 +14,10 @@ class PRODEN(Method):
     confidence: Tensor
 
     def setup(self, model: nn.Module, candidates: Tensor, rng: torch.Generator) -> None:
-        self.rows("confidence", uniform_targets(candidates, torch.get_default_dtype()))
+        self.rows("confidence", uniform_confidence(candidates))
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         logits = forward_views(model, batch)
         losses = soft_ce(logits, self.confidence[batch.index]).mean(0)
-        self.confidence[batch.index] = disambiguate(mean_softmax(logits), batch.candidates)
+        self.confidence[batch.index] = disambiguate(mean_softmax(logits), batch.candidates).to(self.confidence)
         return losses

@@ -44,13 +44,15 @@ def parse_value(assignment: str, text: str, default: Any) -> Any:
         if isinstance(default, bool):
             return WORDS[text.lower()]
         if isinstance(default, Rates):
+            if text == "auto":
+                return text
             closed, open_ = map(float, text.split(","))
             return Rates(closed, open_)
         return type(default)(text)
     except InputError:
         raise
     except (KeyError, ValueError) as error:
-        kinds = {bool: "true or false", Rates: "two shares of all examples: closed,open"}
+        kinds = {bool: "true or false", Rates: "auto, or two shares of all examples: closed,open"}
         expected = kinds.get(type(default), f"a value of type {type(default).__name__}")
         raise InputError(f"--set {assignment}: expected {expected}, such as {show(default)}.") from error
 

@@ -1,0 +1,105 @@
+"""The numbers behind docs/estimator.md, on digits: 0-5 are known, half of 6-9 is among the training rows.
+
+python benchmarks/estimator.py reject     # how many known test inputs are rejected, and which score ranks best
+python benchmarks/estimator.py rates      # estimated shares, and accuracy with them and with the true ones
+python benchmarks/estimator.py audit      # who finds the closed-set and open-set rows: `selection_` or `audit`
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from candidly import PartialLabelClassifier, estimate_rates
+from candidly.bench.data import Problem, digits, make_problem
+from candidly.estimator import FOLDS, split
+from candidly.metrics import auroc
+from candidly.scores import doubt, energy, log_softmax
+
+CELLS = ((0.1, 0.2, 0.4), (0.3, 0.2, 0.4), (0.3, 0.0, 0.0))  # q, tau1, tau2
+ASKED = (0.02, 0.05, 0.1)
+KINDS = ("normal", "closed", "open")
+
+
+def load(q: float, tau1: float, tau2: float, seed: int) -> tuple[Problem, np.ndarray]:
+    """A problem, and inputs of no known class that it does not contain."""
+    source = digits(seed)
+    order = np.random.default_rng(seed).permutation(len(source.pool))
+    unseen, pool = source.pool[order[: len(order) // 2]], source.pool[order[len(order) // 2 :]]
+    return make_problem(dataclasses.replace(source, pool=pool), q=q, tau1=tau1, tau2=tau2, seed=seed), unseen
+
+
+def reject(seeds: int) -> None:
+    lost: dict[str, list[list[float]]] = {"training rows": [], "calibrate=1": [], "calibrate=5": []}
+    ranks: dict[str, list[Any]] = {"energy": [], "largest probability": []}
+    for cell in CELLS:
+        for seed in range(seeds):
+            problem, unknown = load(*cell, seed)
+            model = PartialLabelClassifier(random_state=seed, calibrate=0).fit(problem.X, problem.candidates)
+            unseen = model._unseen(problem.X, problem.candidates, seed, model.rates_, FOLDS, FOLDS)
+            normal, first = model.selection_.normal, split(problem.candidates, FOLDS, seed) == 0
+            seen = model.predictor_.logits(problem.X)
+            for name, logits in zip(lost, (seen[normal], unseen[normal & first], unseen[normal]), strict=True):
+                model.known_energies_ = -np.sort(-energy(logits))
+                lost[name].append(rejected(model, problem))
+            logits = np.concatenate([model.predictor_.logits(X) for X in (problem.test[0], unknown)])
+            strange = np.arange(len(logits)) >= len(problem.test[0])
+            ranks["energy"].append(auroc(energy(logits), strange))
+            ranks["largest probability"].append(auroc(doubt(log_softmax(logits)), strange))
+            print(cell, seed, model.rates_, {name: values[-1] for name, values in lost.items()}, flush=True)
+    print(f"known test inputs that are rejected: mean (least to most), asked for {ASKED}")
+    for name, values in lost.items():
+        table = np.array(values)
+        columns = zip(table.mean(0), table.min(0), table.max(0), strict=True)
+        print(f"{name:14}" + "   ".join(f"{mean:.3f} ({least:.3f} to {most:.3f})" for mean, least, most in columns))
+    print("AUROC, known against unknown: " + "; ".join(f"{name} {np.mean(v):.3f}" for name, v in ranks.items()))
+
+
+def rejected(model: PartialLabelClassifier, problem: Problem) -> list[float]:
+    """Shares of the known test inputs that are rejected."""
+    return [float(np.mean([label is None for label in model.predict(problem.test[0], reject=a)])) for a in ASKED]
+
+
+def rates(seeds: int) -> None:
+    print("q, tau1, tau2 | seed | closed, open: true | estimated | from rows trained on | accuracy: true | estimated")
+    for cell in CELLS:
+        for seed in range(seeds):
+            problem, _ = load(*cell, seed)
+            data = problem.X, problem.candidates
+            told = PartialLabelClassifier(random_state=seed, calibrate=0, rates=problem.rates).fit(*data)
+            auto = PartialLabelClassifier(random_state=seed, calibrate=0).fit(*data)
+            naive = estimate_rates(problem.candidates, logits=auto.predictor_.logits(problem.X))
+            shares = [f"{r.closed:.3f}, {r.open:.3f}" for r in (problem.rates, auto.rates_, naive)]
+            accuracies = [f"{model.score(*problem.test):.3f}" for model in (told, auto)]
+            print(" | ".join([str(cell), str(seed), *shares, *accuracies]), flush=True)
+
+
+def audit(seeds: int) -> None:
+    for cell in CELLS:
+        rows = []
+        for seed in range(seeds):
+            problem, _ = load(*cell, seed)
+            model = PartialLabelClassifier(random_state=seed, calibrate=0).fit(problem.X, problem.candidates)
+            inside = np.select([model.selection_.closed, model.selection_.open], KINDS[1:], KINDS[0])
+            outside = model.audit(problem.X, problem.candidates, cv=5)["verdict"].to_numpy()
+            truth = np.array(KINDS)[problem.truth.kinds]
+            rows.append([f1(found, truth, kind) for found in (inside, outside) for kind in KINDS[1:]])
+        means = np.mean(rows, axis=0).round(3)
+        print(f"q, tau1, tau2 = {cell}: F1 of closed, open rows: selection_ {means[:2]}, audit {means[2:]}", flush=True)
+
+
+def f1(found: np.ndarray, truth: np.ndarray, kind: str) -> float:
+    """2 hits / (found + true), 1 where there are none and none is found."""
+    total = np.sum(found == kind) + np.sum(truth == kind)
+    return float(2 * np.sum((found == kind) & (truth == kind)) / total) if total else 1.0
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["reject", "rates", "audit"])
+    parser.add_argument("--seeds", type=int, default=4)
+    given = parser.parse_args()
+    {"reject": reject, "rates": rates, "audit": audit}[given.what](given.seeds)

@@ -1,0 +1,94 @@
+"""How reliable each annotator is: tallied from the answers, and from where the truth of each row probably lies."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from candidly.data.dataset import UNKNOWN, Answers
+
+LISTED = 200  # annotators with the most answers have a line each; the others share one
+OTHERS = "(all others)"
+MISSED = 3  # classes that are named for each
+NORMAL_90 = 1.645
+
+
+class AnnotatorTally:
+    """Sums over the answers of each annotator; `add` takes the rows block by block, in order."""
+
+    def __init__(self, answers: Answers, n_classes: int, truth: NDArray[np.int64] | None = None) -> None:
+        self.names, self.who = _most_active(answers)
+        order = np.argsort(answers.row, kind="stable")
+        self.row, self.who, self.sets = answers.row[order], self.who[order], answers.sets[order]
+        shape = len(self.names)
+        self.outside, self.missed, self.due = (
+            np.zeros(shape),
+            np.zeros((shape, n_classes)),
+            np.zeros((shape, n_classes)),
+        )
+        self.truth = truth
+
+    def add(self, block: slice, posterior: NDArray[Any]) -> None:
+        """posterior: (b, c), see `candidly.posterior`; what is missing from a row's sum belongs to no class."""
+        mine = slice(*np.searchsorted(self.row, (block.start, block.stop)).tolist())
+        if mine.start == mine.stop:
+            return
+        given, q = self.sets.dense(mine), posterior[self.row[mine] - block.start]
+        each = sparse.csr_array((np.ones(len(q)), (self.who[mine], np.arange(len(q)))), (len(self.names), len(q)))
+        self.outside += each @ (1 - np.where(given, q, 0).sum(axis=1))
+        self.missed += each @ np.where(given, 0, q)
+        self.due += each @ q
+
+    def table(self, classes: list[Any]) -> list[dict[str, Any]]:
+        """One entry an annotator, the least reliable first."""
+        counts = np.bincount(self.who, minlength=len(self.names))
+        widths = np.bincount(self.who, self.sets.sizes, minlength=len(self.names)) / counts
+        found = self._found()
+        entries = []
+        for k, name in enumerate(self.names):
+            share = float(np.clip(self.outside[k] / counts[k], 0, 1))
+            low, high = wilson(share, int(counts[k]))
+            entry = {"name": name, "answers": int(counts[k]), "width": float(widths[k])}
+            entry |= {"outside": share, "low": low, "high": high, "missed": self._worst(k, classes)}
+            entries.append(entry | ({} if found is None else {"true_outside": found[k]}))
+        return sorted(entries, key=lambda entry: -entry["outside"])
+
+    def _worst(self, k: int, classes: list[Any]) -> list[dict[str, Any]]:
+        """The classes that this annotator most often leaves out where they are probably the truth."""
+        top = np.argsort(-self.missed[k], kind="stable")[:MISSED]
+        return [
+            {"label": classes[j], "rows": float(self.missed[k, j]), "share": float(self.missed[k, j] / self.due[k, j])}
+            for j in top.tolist()
+            if self.missed[k, j] >= 0.5
+        ]
+
+    def _found(self) -> list[float | None] | None:
+        """The share of each one's answers without the truth, where that is known."""
+        if self.truth is None:
+            return None
+        truth = self.truth[self.row]
+        known = truth != UNKNOWN
+        wrong = known & ~self.sets.contains(np.maximum(truth, -1))
+        counts, wrongs = (np.bincount(self.who, mask, minlength=len(self.names)) for mask in (known, wrong))
+        return [float(w / n) if n else None for w, n in zip(wrongs, counts, strict=True)]
+
+
+def _most_active(answers: Answers) -> tuple[list[Any], NDArray[np.int64]]:
+    """(names, number of each answer's annotator among them); those beyond LISTED are one."""
+    counts = np.bincount(answers.annotator, minlength=len(answers.annotators))
+    order = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
+    number = np.full(len(counts), min(len(order), LISTED), dtype=np.int64)
+    number[order[:LISTED]] = np.arange(min(len(order), LISTED))
+    names = answers.annotators[order[:LISTED]].tolist()
+    return [*names, *([OTHERS] if len(order) > LISTED else [])], number[answers.annotator]
+
+
+def wilson(share: float, n: int, z: float = NORMAL_90) -> tuple[float, float]:
+    """90 % interval of a share that was observed n times (Wilson's score interval)."""
+    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
+    reach = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n)) / (1 + z * z / n)
+    return max(0.0, middle - reach), min(1.0, middle + reach)

@@ -1,0 +1,262 @@
+"""What a model's outputs say of each candidate set: a few numbers per row, gathered in one pass over blocks of rows.
+
+Everything is relative to the row's best class: r_j = p_j / max p, so that logits need one exp and nothing underflows.
+Sets of any size cost only their members: they are read as CSR.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from candidly.errors import InputError
+from candidly.sets import CandidateSets
+
+BLOCK = 1 << 20  # entries looked at together: the fastest of 2^16 to 2^20
+POWERS = (0.25, 0.5, 1.0, 2.0)  # how sharply the model ranks the classes after the best: powers by sqrt
+TOLERANCE = 0.01  # by which the probabilities of a row may miss 1
+FLOATS = (np.float32, np.float64)
+NEIGHBOURS = 30  # rows that vote
+
+Floats = NDArray[np.floating[Any]]
+
+
+class Observed(NamedTuple):
+    """Numbers of n rows."""
+
+    sizes: NDArray[np.int64]  # of the candidate set
+    hit: Floats  # is the best class a candidate? 1/2 where a candidate and another class tie
+    rest: Floats  # (powers, n) share of the other classes' weight p^power that lies on candidates
+    chance: Floats  # the same share if the other classes weighed the same
+    inside: Floats  # r of the best candidate
+    outside: Floats  # r of the best non-candidate; 0 if there is none
+    label_in: NDArray[np.int64]  # the best candidate
+    label_out: NDArray[np.int64]  # the best non-candidate
+    doubt: Floats  # -log max p
+    spread: Floats  # (powers, n) sum of r^power over all classes but the best one
+    scores: Floats  # (n, d) what may tell open rows: doubt, energy of logits, votes of neighbours
+
+
+@dataclass(frozen=True, eq=False)
+class Outputs:
+    """Candidate sets and a model's outputs for the same rows, with shapes checked; values are checked when read."""
+
+    sets: CandidateSets
+    values: Any  # (n, c) probabilities or logits: array or memory map, never copied as a whole
+    logits: bool
+    features: Any = None  # (n, d)
+
+    def __len__(self) -> int:
+        return len(self.sets)
+
+    @property
+    def score_names(self) -> tuple[str, ...]:
+        """The columns of `Observed.scores`."""
+        return ("doubt", *(("energy",) if self.logits else ()), *(("votes",) if self.has_features else ()))
+
+    @property
+    def has_features(self) -> bool:
+        return self.features is not None
+
+    def scratch(self) -> Floats:
+        """Room for the temporary arrays of a block: fresh memory for each would cost more than the arithmetic."""
+        kind = self.values.dtype if self.values.dtype in FLOATS else np.float32
+        return np.empty((2, max(1, BLOCK // self.sets.n_classes), self.sets.n_classes), dtype=kind)
+
+    def blocks(self) -> Iterator[slice]:
+        """Slices of consecutive rows, about `BLOCK` entries each."""
+        step = max(1, BLOCK // self.sets.n_classes)
+        return (slice(start, min(start + step, len(self))) for start in range(0, len(self), step))
+
+
+def read_outputs(candidates: Any, probs: Any, logits: Any, features: Any) -> Outputs:
+    """The arguments of an audit as one object, after a look at their shapes."""
+    if (probs is None) == (logits is None):
+        raise InputError("expected either probs or logits, the model's outputs (n, c), and not both.")
+    sets = candidates if isinstance(candidates, CandidateSets) else CandidateSets(candidates)
+    if sets.n_classes < 2:
+        raise InputError(f"there is only the class {sets.classes[0]!r}: expected at least 2, or no set can be wrong.")
+    name, values = ("probs", probs) if logits is None else ("logits", logits)
+    values = _numbers(values, name)
+    if values.shape != sets.shape:
+        raise InputError(
+            f"{name} has shape {values.shape}, but there are {len(sets)} candidate sets over {sets.n_classes} classes: "
+            f"expected {sets.shape}, columns in the order of the classes. A class that no set names must be in the "
+            "class list too: CandidateSets(sets, classes=...)."
+        )
+    if features is None:
+        return Outputs(sets, values, logits is not None)
+    features = _numbers(features, "features")
+    if features.ndim != 2 or len(features) != len(sets):
+        raise InputError(
+            f"features has shape {features.shape}: expected a row of numbers for each of {len(sets)} rows."
+        )
+    return Outputs(sets, values, logits is not None, features)
+
+
+def _numbers(values: Any, name: str) -> Any:
+    array = values if isinstance(values, np.ndarray) else np.asarray(values.cpu() if hasattr(values, "cpu") else values)
+    if array.dtype.kind not in "fiub":
+        raise InputError(f"{name} is an array of {array.dtype}: expected numbers.")
+    return array
+
+
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """Rows that others are compared with: standardised features, and an even vote for each candidate."""
+
+    rows: NDArray[np.int64]
+    mean: Floats
+    scale: float
+    features: Floats
+    votes: Floats
+
+
+def make_reference(outputs: Outputs, rows: NDArray[np.int64]) -> Reference | None:
+    """The given rows as neighbours of all; None without features."""
+    if outputs.features is None:
+        return None
+    X = _features(outputs.features, rows)
+    mean, scale = X.mean(axis=0), float(X.std()) or 1.0
+    mask = outputs.sets.dense(rows)
+    return Reference(rows, mean, scale, (X - mean) / scale, mask / mask.sum(axis=1, keepdims=True))
+
+
+def observe(
+    outputs: Outputs,
+    rows: Any,
+    reference: Reference | None,
+    powers: tuple[float, ...] = POWERS,
+    scratch: Floats | None = None,
+) -> Observed:
+    """The numbers of the given rows: a slice, or indices. `scratch`, (2, at least as many rows, c), is overwritten."""
+    sets, c = _members(outputs.sets, rows), outputs.sets.n_classes
+    index = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+    values = np.asarray(outputs.values[rows])
+    if not (isinstance(rows, slice) and values.dtype in FLOATS):
+        values = values.astype(np.float32 if isinstance(rows, slice) else np.float64)  # a sample is for fitting
+    top = values.max(axis=1)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):  # what is no number is told of by _check_values
+        r, weights = np.empty((2, *values.shape), values.dtype) if scratch is None else scratch[:, : len(values)]
+        if outputs.logits:
+            np.exp(np.subtract(values, top[:, None], out=r), out=r)
+        else:
+            np.multiply(values, (1 / top)[:, None], out=r)
+        total = r @ np.ones(c, dtype=r.dtype)  # faster than r.sum(axis=1)
+    _check_values(outputs, index, values, top, total)
+    owner = np.repeat(np.arange(len(r)), sets.sizes)
+    flat = owner * c + sets.indices
+    everywhere, inside_sum = _sums(r, flat, sets.starts, powers, weights)
+    inside, label_in = _best_inside(r.ravel()[flat], sets, owner)
+    outside, label_out = _best_outside(r, flat)
+    hit = 0.5 * ((inside > outside).astype(r.dtype) + (inside >= outside))
+    spread, chance = np.maximum(everywhere - 1, 0), (sets.sizes.astype(r.dtype) - hit) / (c - 1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        rest = np.where(spread > 0, np.clip((inside_sum - hit) / spread, 0, 1), chance)
+    doubt, labels = np.log(total), (label_in, label_out)
+    scores = [doubt, *([-(top + doubt)] if outputs.logits else []), *_neighbour_scores(outputs, rows, index, reference)]
+    return Observed(sets.sizes, hit, rest, chance, inside, outside, *labels, doubt, spread, np.stack(scores, axis=1))
+
+
+class Members(NamedTuple):
+    """The candidates of some rows: `indices[starts[i] : starts[i] + sizes[i]]`."""
+
+    starts: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    indices: NDArray[Any]
+
+
+def _members(sets: CandidateSets, rows: Any) -> Members:
+    if not isinstance(rows, slice):
+        sets, rows = sets[rows], slice(0, len(rows))
+    indptr = sets.indptr[rows.start : rows.stop + 1]
+    return Members(indptr[:-1] - indptr[0], np.diff(indptr), sets.indices[indptr[0] : indptr[-1]])
+
+
+def _check_values(outputs: Outputs, index: NDArray[Any], values: Floats, top: Floats, total: Floats) -> None:
+    """Refuse NaN, infinities and what is no probability, with the row."""
+    name = "logits" if outputs.logits else "probs"
+    if (bad := ~np.isfinite(total)).any() or (bad := ~np.isfinite(top)).any():
+        at = int(bad.argmax())
+        raise InputError(f"{name}, row {index[at]}: {_shown(values[at])} is not all finite numbers.")
+    if outputs.logits:
+        return
+    wrong = np.abs(top * total - 1) > TOLERANCE
+    if wrong.any() or values.min() < 0:
+        at = int(wrong.argmax() if wrong.any() else values.min(axis=1).argmin())
+        raise InputError(
+            f"probs, row {index[at]}: {_shown(values[at])} sums to {float(values[at].sum()):.4g} with a least value of "
+            f"{float(values[at].min()):.4g}: expected probabilities that sum to 1. Pass raw scores as logits=."
+        )
+
+
+def _shown(row: Floats) -> str:
+    return "[" + ", ".join(f"{value:.4g}" for value in row[:6]) + (", ...]" if len(row) > 6 else "]")
+
+
+def _best_inside(members: Floats, sets: Members, owner: NDArray[np.int64]) -> tuple[Floats, NDArray[np.int64]]:
+    """(r, label) of the best candidate; of equal ones the first. `owner`: the row of each member."""
+    best = np.maximum.reduceat(members, sets.starts)
+    is_best = np.flatnonzero(members == best[owner])[::-1]  # backwards: the first one is written last
+    label = np.empty(len(best), dtype=np.int64)
+    label[owner[is_best]] = sets.indices[is_best]
+    return best, label
+
+
+def _best_outside(r: Floats, flat: NDArray[np.int64]) -> tuple[Floats, NDArray[np.int64]]:
+    """(r, label) of the best non-candidate, 0 for full sets. Overwrites the candidates' entries of `r`."""
+    r.ravel()[flat] = -1
+    label = r.argmax(axis=1)
+    return np.maximum(r[np.arange(len(r)), label], 0), label
+
+
+def _sums(
+    r: Floats, flat: NDArray[np.int64], starts: NDArray[np.int64], powers: tuple[float, ...], scratch: Floats
+) -> tuple[Floats, Floats]:
+    """Sums of r^power over all classes, and over the candidates: (powers, n) each."""
+    everywhere, inside = np.empty((2, len(powers), len(r)), dtype=r.dtype)
+    ones = np.ones(r.shape[1], dtype=r.dtype)
+    for k, power in enumerate(powers):
+        weights = power_of(r, power, scratch)
+        everywhere[k] = weights @ ones
+        inside[k] = np.add.reduceat(weights.ravel()[flat], starts)
+    return everywhere, inside
+
+
+def power_of(r: Floats, power: float, out: Floats) -> Floats:
+    """r^power for a power of two, by squares or square roots."""
+    if power == 1:
+        return r
+    function = np.square if power > 1 else np.sqrt
+    function(r, out=out)
+    for _ in range(abs(int(np.log2(power))) - 1):
+        function(out, out=out)
+    return out
+
+
+def _neighbour_scores(outputs: Outputs, rows: Any, index: NDArray[Any], reference: Reference | None) -> list[Floats]:
+    """-log of the most votes that a class gets from the nearest reference rows.
+
+    Their distance is no score: open rows that resemble each other, such as images of another set, are not lonely.
+    """
+    if reference is None:
+        return []
+    X = (_features(outputs.features, rows) - reference.mean) / reference.scale
+    Y = reference.features
+    squares = (X**2).sum(axis=1)[:, None] + (Y**2).sum(axis=1) - 2 * X @ Y.T
+    squares[index[:, None] == reference.rows] = np.inf  # a row is no neighbour of itself
+    k = min(NEIGHBOURS, max(1, len(Y) - 1))
+    nearest = np.argpartition(squares, k - 1, axis=1)[:, :k]
+    return [-np.log(reference.votes[nearest].mean(axis=1).max(axis=1))]
+
+
+def _features(features: Any, rows: Any) -> Floats:
+    X = np.asarray(features[rows], dtype=np.float64)
+    if not np.isfinite(X).all():
+        row = int(np.arange(len(features))[rows][~np.isfinite(X).all(axis=1)][0])
+        raise InputError(f"features, row {row}: expected finite numbers.")
+    return X

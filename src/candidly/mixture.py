@@ -1,0 +1,196 @@
+"""Three kinds of rows as a mixture: normal, closed and open, fitted to candidate sets and a model's outputs by EM.
+
+For a row with outputs x and a set S of size s out of c classes:
+
+    known row:   its truth is the model's best class with probability a(x), else another class j in proportion to
+                 p_j^power; so it lies in S with probability  inside = a hit + (1 - a) rest
+    P(S | x, normal) = inside * c/s            of the sets of size s that hold the truth, each is as likely as any
+    P(S | x, closed) = (1 - inside) * c/(c-s)  the same for the sets that do not
+    P(S | x, open)   = P(s | open)/P(s | known)   a set that has nothing to do with x
+                                               (all three in units of one set of size s drawn blindly)
+    P(open | x) = w(x),  P(closed | x, known) = a constant
+
+a and w are logistic in the scores of the row (doubt; energy; votes of neighbours), each turned into normal
+quantiles. Rows of a known class whose outputs are flat and open rows look alike one by one: what tells them apart is
+that the candidates of the former still follow the model's lesser guesses (`rest`), and those of the latter do not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, logit, ndtri
+
+from candidly.evidence import POWERS, Observed
+
+Floats = NDArray[np.floating[Any]]
+
+ROUNDS = 300  # of EM at most
+TOLERANCE = 1e-4  # of the log likelihood, times the square root of the rows: when EM ends
+FLOORS = (0.01, 0.1, 0.3)  # no class is ever ruled out
+KNOTS = 51  # quantiles that a score is compared with
+STEEP = 2.0  # prior of w: open rows are more frequent among doubtful ones, by this slope over all scores
+STRONG = 20.0  # prior of the open rows' set sizes, in rows: as the known ones'
+
+
+@dataclass(frozen=True, eq=False)
+class Mixture:
+    """A fitted mixture: what `explain` needs, and how well it fits."""
+
+    n_classes: int
+    knots: Floats  # (KNOTS, d) quantiles of the scores
+    power: int  # index into POWERS
+    floor: float  # share of the lesser guesses that is spread evenly
+    accuracy: Floats  # (1 + d,) coefficients of a
+    openness: Floats | None  # (1 + d,) coefficients of w; None: there are no open rows
+    closed: float  # share of the known rows
+    size_odds: Floats  # (1 + c,) P(s | open) / P(s | known)
+    fit: float = -np.inf  # log likelihood
+
+
+def design(mixture: Mixture, scores: Floats) -> Floats:
+    """(n, 1 + d): one, and each score as a normal quantile."""
+    grid = ndtri((np.arange(KNOTS) + 0.5) / KNOTS)
+    columns = [np.interp(scores[:, k], mixture.knots[:, k], grid) for k in range(scores.shape[1])]
+    return np.stack([np.ones(len(scores)), *columns], axis=1).astype(scores.dtype)
+
+
+def explain(mixture: Mixture, seen: Observed, X: Floats, rest: Floats) -> tuple[Floats, Floats, Floats]:
+    """(joint, a, inside): (3, n) P(kind, S | x), accuracy, and the probability that a known row's truth is in S."""
+    c, s = mixture.n_classes, seen.sizes
+    a = expit(X @ mixture.accuracy.astype(X.dtype))
+    w = expit(X @ mixture.openness.astype(X.dtype)) if mixture.openness is not None else X.dtype.type(0)
+    inside = a * seen.hit + (1 - a) * blend(rest, seen.chance, mixture.floor)
+    blind = c / np.arange(1, c + 1, dtype=X.dtype)  # by size: c/s; and c/(c - s), but a full set is never closed
+    normal = (1 - w) * (1 - mixture.closed) * inside * blind[s - 1]
+    closed = (1 - w) * mixture.closed * (1 - inside) * np.r_[blind[::-1], 0].astype(X.dtype)[s]
+    return np.stack([normal, closed, w * mixture.size_odds.astype(X.dtype)[s]]), a, inside
+
+
+def blend(rest: Floats, chance: Any, floor: float) -> Floats:
+    """A share of the lesser guesses is spread evenly."""
+    return (1 - floor) * rest + floor * chance
+
+
+def fit_mixture(seen: Observed, n_classes: int, *, with_open: bool = True) -> Mixture:
+    """Fit by EM; `seen` has all POWERS."""
+    mixture, shapes = _start(seen, n_classes, with_open), _shapes(seen)
+    X, before = design(mixture, seen.scores), -np.inf
+    for _ in range(ROUNDS):
+        joint, a, inside = explain(mixture, seen, X, seen.rest[mixture.power])
+        total = joint.sum(axis=0)
+        mixture = replace(mixture, fit=float(np.log(total).sum()))
+        if abs(mixture.fit - before) < TOLERANCE * np.sqrt(len(total)):
+            break
+        before = mixture.fit
+        mixture = _maximise(mixture, seen, X, joint / total, a, inside, shapes)
+    return mixture
+
+
+def shares(mixture: Mixture, seen: Observed) -> Floats:
+    """(normal, closed, open) shares of the rows."""
+    joint, _, _ = explain(mixture, seen, design(mixture, seen.scores), seen.rest[mixture.power])
+    return (joint / joint.sum(axis=0)).mean(axis=1)
+
+
+def standard_errors(mixture: Mixture, seen: Observed) -> list[float]:
+    """Standard errors of the shares (closed, open, outside), from the rows' scores (gradients of the log likelihood).
+
+    Delta method: closed = k mean(1 - w), open = mean(w). The power, the floor and the sizes count as known.
+    """
+    X = design(mixture, seen.scores)
+    joint, a, inside = explain(mixture, seen, X, seen.rest[mixture.power])
+    normal, closed, open_ = joint / joint.sum(axis=0)
+    k = min(max(mixture.closed, 1e-3), 1 - 1e-3)
+    right = normal * a * seen.hit / np.maximum(inside, 1e-12)
+    right += closed * a * (1 - seen.hit) / np.maximum(1 - inside, 1e-12)
+    gradients = [(closed / k - normal / (1 - k))[:, None], (right - (normal + closed) * a)[:, None] * X]
+    of_closed, of_open = np.zeros(1 + X.shape[1]), np.zeros(1 + X.shape[1])
+    of_closed[0] = 1.0
+    if mixture.openness is not None:
+        w = expit(X @ mixture.openness)
+        gradients.append((open_ - w)[:, None] * X)
+        slope = (w * (1 - w)) @ X / len(X)
+        of_closed, of_open = np.r_[of_closed * (1 - w).mean(), -k * slope], np.r_[of_open, slope]
+    G = np.concatenate(gradients, axis=1)
+    covariance = np.linalg.inv(G.T @ G + np.eye(G.shape[1]))
+    return [float(np.sqrt(g @ covariance @ g)) for g in (of_closed, of_open, of_closed + of_open)]
+
+
+def _start(seen: Observed, n_classes: int, with_open: bool) -> Mixture:
+    """A model as accurate as it claims to be.
+
+    Errors that are spread evenly over the classes look like closed rows, up to the sizes of sets: where EM cannot tell
+    the two apart, it stays near its start.
+    """
+    d = seen.scores.shape[1]
+    knots = np.quantile(seen.scores, (np.arange(KNOTS) + 0.5) / KNOTS, axis=0)
+    claim = np.clip(logit(min(np.exp(-seen.doubt).mean(), 1 - 1e-9)), 2, 6)
+    accuracy, openness = np.r_[claim, np.full(d, -1 / d)], np.r_[-2.0, np.full(d, STEEP / d)]
+    odds = np.ones(n_classes + 1)
+    return Mixture(n_classes, knots, POWERS.index(0.5), FLOORS[0], accuracy, openness if with_open else None, 0.2, odds)
+
+
+def _maximise(
+    mixture: Mixture,
+    seen: Observed,
+    X: Floats,
+    post: Floats,
+    a: Floats,
+    inside: Floats,
+    shapes: Floats,
+) -> Mixture:
+    """The M-step: shares in closed form, one Newton step for each logistic part, the best power by comparison."""
+    normal, closed, open_ = post
+    known = normal + closed
+    right_in = normal * a * seen.hit / np.maximum(inside, 1e-12)  # normal, and the truth is the best class
+    right_out = closed * a * (1 - seen.hit) / np.maximum(1 - inside, 1e-12)
+    power, floor = divmod(
+        int((shapes[0] @ (normal - right_in) + shapes[1] @ (closed - right_out)).argmax()), len(FLOORS)
+    )
+    openness = mixture.openness
+    if openness is not None:
+        openness = _newton(openness, X, open_, np.ones(len(X)), STEEP)
+        openness = np.r_[np.clip(openness[0], -12, 12), np.maximum(openness[1:], 0)]
+    return replace(
+        mixture,
+        closed=float(closed.sum() / max(known.sum(), 1e-12)),
+        accuracy=_newton(mixture.accuracy, X, right_in + right_out, known),
+        openness=openness,
+        power=power,
+        floor=FLOORS[floor],
+        size_odds=_size_odds(seen.sizes, known, open_, mixture.n_classes),
+    )
+
+
+def _shapes(seen: Observed) -> Floats:
+    """(2, powers x floors, n): log of the probability that a truth other than the best class is in the set, and not."""
+    rest = np.stack([blend(share, seen.chance, floor) for share in seen.rest for floor in FLOORS])
+    return np.log(np.maximum([rest, 1 - rest], 1e-9))
+
+
+def _newton(theta: Floats, X: Floats, positives: Floats, weights: Floats, steep: float = -np.inf) -> Floats:
+    """One damped Newton step of a weighted logistic regression with a weak normal prior on the slopes.
+
+    Slopes that sum to less than `steep` are pulled up, more strongly than data of any size can pull them down.
+    """
+    slopes = np.r_[0.0, np.ones(X.shape[1] - 1)]
+    pull = 0.2 * len(X) * (theta @ slopes < steep)
+    p = expit(X @ theta)
+    gradient = X.T @ (positives - weights * p) - slopes * theta
+    hessian = (X * (weights * p * (1 - p))[:, None]).T @ X + np.diag(np.maximum(slopes, 1e-6))
+    if pull:
+        gradient += pull * (steep - theta @ slopes) * slopes
+        hessian += pull * np.outer(slopes, slopes)
+    step = np.linalg.solve(hessian, gradient)
+    return theta + step * min(1.0, 2 / max(float(np.abs(step).max()), 1e-12))
+
+
+def _size_odds(sizes: NDArray[np.int64], known: Floats, open_: Floats, c: int) -> Floats:
+    """P(s | open) / P(s | known), drawn towards 1 as if by STRONG rows."""
+    known_sizes = np.bincount(sizes, known, c + 1) + 1e-3 * len(sizes) / c
+    known_sizes /= known_sizes.sum()
+    return (np.bincount(sizes, open_, c + 1) / known_sizes + STRONG) / (open_.sum() + STRONG)

@@ -1,0 +1,42 @@
+"""Where the truth of each row probably lies, block by block: a verdict's probabilities spread over the classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from candidly.evidence import Outputs
+from candidly.scores import disambiguate, log_softmax
+
+
+class Block(NamedTuple):
+    """b consecutive rows."""
+
+    rows: slice
+    mask: NDArray[np.bool_]  # (b, c) candidates
+    probs: NDArray[Any]  # (b, c) of the model
+    posterior: NDArray[Any]  # (b, c) of each class to be the truth; sums to 1 - p_open
+
+
+def class_posterior(mask: NDArray[np.bool_], probs: NDArray[Any], kinds: NDArray[Any]) -> NDArray[Any]:
+    """The candidates share p_normal and the other classes p_closed, each in proportion to the model's probabilities.
+
+    mask, probs: (b, c). kinds: (b, 3), probabilities of normal, closed and open.
+    """
+    return kinds[:, :1] * disambiguate(probs, mask) + kinds[:, 1:2] * disambiguate(probs, ~mask)
+
+
+def blocks(outputs: Outputs, kinds: NDArray[Any]) -> Iterator[Block]:
+    """All rows in order; nothing of the size of the outputs is held at once."""
+    for rows in outputs.blocks():
+        mask, probs = outputs.sets.dense(rows), probabilities(outputs, rows)
+        yield Block(rows, mask, probs, class_posterior(mask, probs, kinds[rows]))
+
+
+def probabilities(outputs: Outputs, rows: Any) -> NDArray[Any]:
+    """(b, c) of these rows, whatever the outputs are."""
+    values = np.asarray(outputs.values[rows], dtype=np.float64)
+    return np.exp(log_softmax(values)) if outputs.logits else values / values.sum(axis=1, keepdims=True)

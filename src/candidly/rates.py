@@ -1,0 +1,157 @@
+"""How many rows have the truth outside their candidates, and how many of them belong to no known class?
+
+The answer rests on three assumptions, of which the first is checked:
+
+1. given its size and its truth, a set is drawn blindly: wrong candidates do not follow the model's ranking;
+2. a known row is closed with a probability that does not depend on its outputs;
+3. open rows are more frequent among doubtful rows than among certain ones.
+
+Then the outside share is identified by how often sets hold labels that the model finds unlikely, and its split by how
+that depends on the doubt (`candidly.mixture`). Where 1. fails there are bounds instead of an interval.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from candidly.evidence import POWERS, Observed, Outputs, Reference, make_reference, observe, read_outputs
+from candidly.mixture import Mixture, design, explain, fit_mixture, shares, standard_errors
+from candidly.selection import Rates
+
+SAMPLE = 5000  # rows that the mixture is fitted to: the cost does not grow with the data
+FEW = 100  # rows below which shares mean little
+WIDER = 1.5  # the interval, in units of its sampling error: the mixture is a model, and models err
+MODEL_ERROR = 0.015  # added to both ends, as above; chosen for 90 % coverage in benchmarks/audit_rates.py
+NORMAL_90 = 1.645
+LURED = 4.0  # standard errors by which wrong candidates may follow the model's ranking
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class RatesEstimate:
+    """Estimated shares of **all** rows, with 90 % intervals, and notes in plain words where the data cannot tell."""
+
+    closed: float
+    open: float
+    outside: float  # closed + open
+    closed_interval: Interval
+    open_interval: Interval
+    outside_interval: Interval
+    notes: tuple[str, ...] = ()
+
+    @property
+    def rates(self) -> Rates:
+        """The point estimate as `Rates`."""
+        return Rates(self.closed, self.open)
+
+    def __str__(self) -> str:
+        lines = [f"{name}: {_percent(getattr(self, name), getattr(self, name + '_interval'))}" for name in _NAMES]
+        return "\n".join([*lines, *self.notes])
+
+
+_NAMES = ("closed", "open", "outside")
+
+
+def estimate_rates(candidates: Any, probs: Any = None, *, logits: Any = None, features: Any = None) -> RatesEstimate:
+    """Estimate the shares of closed and open rows from a model's outputs for rows that it was not trained on.
+
+    candidates: `CandidateSets`, or anything that makes one. probs or logits: (n, c). Logits allow energy as a sign of
+    open rows; features (n, d), such as embeddings, allow neighbours.
+    """
+    return study(read_outputs(candidates, probs, logits, features)).estimate
+
+
+class Study(NamedTuple):
+    """An estimate, and what it was made from."""
+
+    estimate: RatesEstimate
+    mixture: Mixture
+    without: Mixture  # open rows
+    weight: float  # of the first, beside the second
+    reference: Reference | None
+    seen: Observed  # of the sampled rows
+
+
+def study(outputs: Outputs) -> Study:
+    """Fit the mixture to a sample of rows, with and without open rows, and weigh the two."""
+    rows = sample(len(outputs))
+    reference = make_reference(outputs, rows)
+    seen, c = observe(outputs, rows, reference), outputs.sets.n_classes
+    full, without = fit_mixture(seen, c), fit_mixture(seen, c, with_open=False)
+    weight = _weight_of_open(full, without, len(rows))
+    return Study(_estimate([full, without], weight, seen, c), full, without, weight, reference, seen)
+
+
+def sample(n: int) -> NDArray[np.int64]:
+    """At most SAMPLE rows, the same ones each time, in order."""
+    return np.arange(n) if n <= SAMPLE else np.sort(np.random.default_rng(0).choice(n, SAMPLE, replace=False))
+
+
+def _weight_of_open(full: Mixture, without: Mixture, n: int) -> float:
+    """How much more likely open rows are than none, after the Bayesian information criterion for their parameters."""
+    parameters = len(full.accuracy) + 1
+    return float(expit(full.fit - without.fit - 0.5 * parameters * np.log(n)))
+
+
+def _estimate(fits: list[Mixture], weight: float, seen: Observed, c: int) -> RatesEstimate:
+    points = np.array([(s[1], s[2], s[1] + s[2]) for s in (shares(fit, seen) for fit in fits)])  # (2, 3)
+    reach = MODEL_ERROR + NORMAL_90 * WIDER * np.array([standard_errors(fit, seen) for fit in fits])
+    point = weight * points[0] + (1 - weight) * points[1]
+    believed = slice(0, 1 if weight > 0.99 else 2)  # open rows are always possible, but may cost more than they explain
+    low, high = (points - reach)[believed].min(axis=0), (points + reach)[believed].max(axis=0)
+    notes = []
+    if 0.01 < weight <= 0.99:
+        notes.append(
+            f"The data cannot tell open rows from hard rows of known classes: with open rows ({weight:.0%} likely) the "
+            f"shares are {points[0, 0]:.3f} closed and {points[0, 1]:.3f} open, without {points[1, 0]:.3f} closed."
+        )
+    if (lure := lured(fits[0], seen)) > LURED:
+        low, high = np.zeros(3), np.maximum(high, _bounds(seen, c))
+        notes.append(
+            f"Wrong candidates follow the model's ranking ({lure:.0f} standard errors), as those of people do: a "
+            "set says less about its row than assumed. The intervals are bounds; the shares may be far too small."
+        )
+    if len(seen.sizes) < FEW:
+        low, high = np.zeros(3), np.ones(3)
+        notes.append(f"{len(seen.sizes)} rows are too few to estimate shares from: expected at least {FEW}.")
+    if (seen.sizes == c).all():
+        low, high = np.zeros(3), np.array([0.0, 1.0, 1.0])
+        notes.append("Every set holds every class: none can be wrong, and none says anything about open rows.")
+    ends = zip(np.clip(np.minimum(low, point), 0, 1), np.clip(np.maximum(high, point), 0, 1), strict=True)
+    intervals = [(float(a), float(b)) for a, b in ends]
+    closed, open_ = (float(x) for x in np.clip(point[:2], 0, 1))
+    return RatesEstimate(closed, open_, closed + open_, intervals[0], intervals[1], intervals[2], tuple(notes))
+
+
+def lured(mixture: Mixture, seen: Observed) -> float:
+    """By how many standard errors wrong candidates follow the model's ranking.
+
+    Where the best class is the truth and a candidate, the others are wrong candidates: drawn blindly, they hold as much
+    of the remaining probability as their number says.
+    """
+    joint, a, inside = explain(mixture, seen, design(mixture, seen.scores), seen.rest[mixture.power])
+    normal = joint[0] / joint.sum(axis=0)
+    right = normal * a * seen.hit / np.maximum(inside, 1e-12)
+    excess = right * (seen.rest[POWERS.index(1.0)] - seen.chance)
+    return float(excess.sum() / max(np.sqrt((excess**2).sum()), 1e-12))
+
+
+def _bounds(seen: Observed, c: int) -> NDArray[np.float64]:
+    """Most that (closed, open, outside) can be: every set without the model's best class is wrong.
+
+    An open row's set holds that class by chance, once in c/s: as many more are hidden.
+    """
+    miss = 1 - seen.hit
+    most = miss.mean() + NORMAL_90 * miss.std() / np.sqrt(len(miss)) + MODEL_ERROR
+    hidden = most / max(1 - seen.sizes.mean() / c, 1e-12)
+    return np.minimum([most, hidden, hidden], 1)
+
+
+def _percent(value: float, interval: Interval) -> str:
+    return f"{value:.1%} ({interval[0]:.1%} to {interval[1]:.1%})"

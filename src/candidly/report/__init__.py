@@ -1,0 +1,1 @@
+"""The HTML report of an audit: one file, no network."""

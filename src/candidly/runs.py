@@ -1,0 +1,307 @@
+"""The jobs behind the command line: a file in, a RUN folder out, complete or absent.
+
+RUN/run.json         configuration, input and its hash, versions, times
+RUN/audit.parquet    a row an example: verdict, probabilities, suggestion, losses, candidates; audit.csv: the same
+RUN/findings.json    what the report shows
+RUN/report.html      the page
+RUN/model/           of `fit` only: the net and how inputs become its arrays; metrics.jsonl: its training
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from candidly.checks import whole
+from candidly.data import Dataset, Examples, read_examples, read_file
+from candidly.data.dataset import NO_CLASS_TEXT
+from candidly.errors import InputError, Interrupted
+from candidly.evidence import Outputs
+from candidly.export import joined, write_csv, write_sets
+from candidly.findings import gather
+from candidly.progress import bar
+from candidly.report.build import write_report
+from candidly.report.previews import previews
+from candidly.sets import CandidateSets
+from candidly.store import Run, read_json, write_atomically, write_json, writing
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from candidly.estimator import PartialLabelClassifier
+
+FINDINGS = "findings.json"
+DIGITS = 6  # of the numbers in audit.csv
+
+
+# ---- fit
+
+
+@dataclass(frozen=True)
+class Training:
+    """How `fit` trains; see `PartialLabelClassifier`."""
+
+    method: str = "ooc"
+    preset: str = "auto"
+    settings: tuple[str, ...] = ()  # name=value, of the method
+    encoder: str = "lite0"  # of images; "none": their pixels
+    epochs: int | str = "auto"
+    seed: int = 0
+    device: str = "auto"
+    folds: int = 5
+
+    def model(self) -> PartialLabelClassifier:
+        from candidly.estimator import PartialLabelClassifier
+        from candidly.methods.settings import parse_settings
+
+        given: dict[str, Any] = {"preset": self.preset, "epochs": self.epochs, "random_state": self.seed}
+        given |= {"device": self.device, "calibrate": 0, **parse_settings(self.method, self.settings)}
+        return PartialLabelClassifier(self.method, **given)
+
+
+def fit_file(
+    file: Path, out: Path, *, reader: dict[str, Any], training: Training | None = None, rows: bool = True
+) -> dict[str, Any]:
+    """Train on all rows, audit each by a net that did not see it, write RUN; the findings are returned."""
+    training = training or Training()
+    with writing(out, {"job": "fit", "file": str(file), "reader": reader, **asdict(training)}) as run:
+        data = _read(file, reader)
+        from candidly.data.inputs import fit_inputs
+
+        model, began = training.model(), time.time()
+        transform, X = fit_inputs(data, encoder=training.encoder)
+        logits = _train(model, X, data.sets, training.seed, training.folds)
+        made = {"Training": _told(model, training.folds, len(data), time.time() - began)}
+        audit, findings = _conclude(run, data, Outputs(data.sets, logits, logits=True), made, model.history_)
+        _calibrate(model, logits, audit)
+        model.write(run)
+        transform.save(run.folder / "model")
+        write_report(run.folder, rows=rows)
+    return findings
+
+
+def _read(file: Path, reader: dict[str, Any]) -> Dataset:
+    data = read_file(file, **reader)
+    if data.sets.n_classes < 2:
+        told = f"the only class is {data.sets.classes.tolist()[0]!r}. Name all classes by --classes."
+        raise InputError(f"{file}: {told}")
+    return data
+
+
+def _train(
+    model: PartialLabelClassifier, X: NDArray[Any], sets: CandidateSets, seed: int, folds: int
+) -> NDArray[np.float32]:
+    """Fit the model to all rows; (n, c) logits of each row by a net that was trained on the other folds."""
+    from sklearn.base import clone
+
+    from candidly.estimator import split
+
+    if len(sets) < whole(folds, "folds", 2):
+        raise InputError(f"folds={folds}: expected at most {len(sets)}, the number of rows.")
+    fold, logits = split(sets, folds, seed), np.empty(sets.shape, dtype=np.float32)
+    try:
+        with bar(folds + 1, "training") as advance:
+            for part in range(folds):
+                mine = fold == part
+                logits[mine] = clone(model).fit(X[~mine], sets[~mine]).predictor_.logits(X[mine])
+                advance(f"{part + 1} of {folds} folds")
+            model.fit(X, sets)
+            advance("all rows")
+    except Interrupted:
+        raise KeyboardInterrupt from None
+    return logits
+
+
+def _calibrate(model: PartialLabelClassifier, logits: NDArray[np.float32], audit: pd.DataFrame) -> None:
+    """What `predict --reject` compares with: the energies of unseen rows judged normal, largest first."""
+    from candidly.scores import energy
+
+    model.known_energies_ = -np.sort(-energy(logits[(audit["verdict"] == "normal").to_numpy()]))
+
+
+# ---- audit
+
+
+def audit_file(file: Path, probs: Path, out: Path, *, reader: dict[str, Any], rows: bool = True) -> dict[str, Any]:
+    """Judge the rows by the outputs of the user's own model, write RUN; the findings are returned."""
+    with writing(out, {"job": "audit", "file": str(file), "reader": reader, "probs": str(probs)}) as run:
+        from candidly.data.outputs import read_outputs_file
+
+        data = _read(file, reader)
+        values, logits = read_outputs_file(probs, data)
+        made = {"Outputs": f"{'logits' if logits else 'probabilities'} of another model, {probs.name}"}
+        _, findings = _conclude(run, data, Outputs(data.sets, values, logits), made, [])
+        write_report(run.folder, rows=rows)
+    return findings
+
+
+def _conclude(
+    run: Run, data: Dataset, outputs: Outputs, made: dict[str, str], history: list[dict[str, Any]]
+) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """Audit, and write all but the model and the report."""
+    from candidly.rates import estimate_rates
+    from candidly.verdicts import audit
+
+    given = {"logits" if outputs.logits else "probs": outputs.values}
+    estimate = estimate_rates(data.sets, **given)
+    table = audit(data.sets, **given, rates=estimate, ids=data.ids)
+    findings = gather(outputs, table, estimate, answers=data.answers, truth=data.truth)
+    findings |= {"file": data.source.path.name, "inputs": data.kind, "remarks": list(data.notes)}
+    findings |= {"history": [_epoch(row) for row in history], "made": _made(run, data) | made}
+    suspects = [entry for entries in findings["suspects"].values() for entry in entries]
+    seen = previews(data, [entry["row"] for entry in suspects])
+    for entry in suspects:
+        entry["preview"] = seen[entry["row"]]
+    run.note["source"] = {**asdict(data.source), "path": str(data.source.path.resolve())}
+    write_json(run.folder / FINDINGS, findings)
+    write_audit(run.folder, table, data)
+    return table, findings
+
+
+def _epoch(row: dict[str, Any]) -> dict[str, float]:
+    return {name: row[name] for name in ("epoch", "loss", "rate_closed", "rate_open") if name in row}
+
+
+def _made(run: Run, data: Dataset) -> dict[str, str]:
+    """For the end of the report."""
+    versions = run.note["versions"]
+    told = ", ".join(f"{name} {versions[name]}" for name in ("numpy", "scikit-learn", "torch", "python"))
+    return {
+        "Command": f"candidly {run.note['config']['job']}",
+        "Date": time.strftime("%Y-%m-%d %H:%M", time.localtime(run.note["started"])),
+        "File": f"{data.source.path.name} ({data.source.format}), SHA-256 {data.source.sha256}",
+        "Versions": f"candidly {versions['candidly']} ({versions['revision']}); {told}",
+    }
+
+
+def _told(model: PartialLabelClassifier, folds: int, n: int, seconds: float) -> str:
+    """The training in a sentence."""
+    epochs, width = len(model.history_), len(model.predictor_.shape)
+    net = "a convolutional net on pixels" if width == 3 else "a multilayer perceptron"
+    return (
+        f"{net}, method {model.method}, {epochs} epochs, seed {model.random_state}; {n:,} rows in {folds} folds, each "
+        f"judged by a net trained on the others, and a last net for all rows: {seconds:,.0f} s"
+    )
+
+
+def write_audit(folder: Path, audit: pd.DataFrame, data: Dataset) -> None:
+    """`audit.parquet` with candidates as lists, and `audit.csv` with candidates as text."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    sets = data.sets
+    labels = pa.array(sets.classes.tolist()).take(pa.array(sets.indices))
+    lists = pa.ListArray.from_arrays(pa.array(sets.indptr, pa.int32()), labels)
+    table = pa.Table.from_pandas(audit, preserve_index=False).append_column("candidates", lists)
+    write_atomically(folder / "audit.parquet", lambda path: pq.write_table(table, path))
+    written = audit.round(DIGITS).assign(candidates=[joined(row, data.source.options["sep"]) for row in sets])
+    write_csv(written, folder / "audit.csv")
+
+
+# ---- later
+
+
+def rebuild(run: Path, *, rows: bool = True) -> Path:
+    """Write RUN/report.html again."""
+    _job(run)
+    return write_report(run, rows=rows)
+
+
+def _job(run: Path) -> dict[str, Any]:
+    """The note of a RUN of `fit` or `audit`."""
+    note = read_json(run / "run.json")
+    if note.get("config", {}).get("job") not in ("fit", "audit"):
+        raise InputError(f"{run} was not written by `candidly fit` or `candidly audit`.")
+    return note
+
+
+def predict_file(
+    run: Path, file: Path, out: Path, *, reader: dict[str, Any], reject: float | None = None, device: str = "auto"
+) -> dict[str, Any]:
+    """Classify the rows of a file by the model of a RUN; writes id, label and probability as CSV or Parquet."""
+    note = _job(run)
+    if note["config"]["job"] != "fit":
+        raise InputError(f"{run} has no model: it was written by `candidly audit`, which trains none.")
+    _refuse_existing(out)
+    if out.suffix not in (".csv", ".parquet"):
+        raise InputError(f"{out} is to be written: expected a name that ends with .csv or .parquet.")
+    from candidly.data.inputs import InputTransform
+    from candidly.estimator import PartialLabelClassifier
+
+    model = PartialLabelClassifier.load(run, device=device)
+    model.set_params(unknown_label=NO_CLASS_TEXT)
+    examples = read_examples(file, **_reader_of(note, reader))
+    X = InputTransform.load(run / "model").apply(examples)
+    labels, probs = model.predict(X, reject=reject), model.predict_proba(X).max(axis=1)
+    _write_predictions(out, examples, labels, probs)
+    values, counts = np.unique(labels.astype(str), return_counts=True)
+    return {"rows": len(examples), "out": str(out), "labels": dict(zip(values.tolist(), counts.tolist(), strict=True))}
+
+
+def _reader_of(note: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """The inputs are found as in training, unless others are named; so are ids, if they were named then."""
+    asked, resolved = note["config"]["reader"], note["source"]["options"]
+    kinds = ("images", "text", "features")
+    inputs = {kind: given.get(kind) for kind in kinds}
+    if not any(inputs.values()):
+        inputs = {kind: resolved[kind] or None for kind in kinds}
+    return inputs | {"id": given.get("id") or asked.get("id"), "labels": resolved["labels"], "sep": resolved["sep"]}
+
+
+def _refuse_existing(out: Path) -> None:
+    if out.exists() or out.is_symlink():
+        raise InputError(f"{out} exists already: choose another name, or remove it first.")
+
+
+def _write_predictions(out: Path, examples: Examples, labels: NDArray[Any], probs: NDArray[Any]) -> None:
+    import pandas as pd
+
+    texts = labels.astype(str) if labels.dtype == object else labels
+    table = pd.DataFrame({"id": examples.ids, "label": texts, "probability": probs.round(DIGITS)})
+    out.parent.mkdir(parents=True, exist_ok=True)
+    if out.suffix == ".csv":
+        write_csv(table, out)
+    else:
+        write_atomically(out, lambda path: table.to_parquet(path, index=False))
+
+
+def export_run(
+    run: Path, out: Path, *, input_file: Path | None = None, replace: bool = False, keep_open: bool = False
+) -> dict[str, Any]:
+    """Write the input once more with corrected candidate sets; the input itself stays as it is.
+
+    Where the verdict is "closed", the suggested label joins the candidates, or takes their place (`replace`); rows that
+    are "open" are left out, unless `keep_open`. Label Studio's tasks get the suggestion as a prediction with a score.
+    """
+    import pandas as pd
+
+    source = _job(run)["source"]
+    data = read_file(input_file or source["path"], **source["options"])
+    if data.source.sha256 != source["sha256"]:
+        raise InputError(f"{data.source.path} is not the file that {run} was made from: its content has changed.")
+    audit = pd.read_parquet(run / "audit.parquet", columns=["verdict", "suggested_label", "suggested_probability"])
+    closed, is_open = ((audit["verdict"] == kind).to_numpy() for kind in ("closed", "open"))
+    suggested = pd.Index(data.sets.classes.tolist()).get_indexer(audit["suggested_label"])
+    tasks = data.source.format == "label-studio"
+    sets = corrected(data.sets, suggested, ~is_open if tasks else closed, replace or tasks)
+    keep = np.full(len(data), True) if keep_open and not tasks else ~is_open
+    write_sets(data, sets, out, keep=keep, scores=audit["suggested_probability"].to_numpy())
+    return {"out": str(out), "corrected": int(closed.sum()), "left_out": int((~keep).sum()), "rows": int(keep.sum())}
+
+
+def corrected(
+    sets: CandidateSets, suggested: NDArray[Any], where: NDArray[np.bool_], replace: bool = False
+) -> CandidateSets:
+    """The sets, and in the rows `where` the suggested class too; or alone."""
+    from scipy import sparse
+
+    of, rows = np.repeat(np.arange(len(sets)), sets.sizes), np.flatnonzero(where)
+    kept = ~where[of] if replace else np.full(len(of), True)
+    at = (np.r_[of[kept], rows], np.r_[sets.indices[kept], suggested[rows]])
+    matrix = sparse.csr_array((np.ones(len(at[0]), dtype=np.int8), at), sets.shape)
+    return CandidateSets(matrix.astype(bool), sets.classes)

@@ -1,0 +1,150 @@
+"""Which rows have the truth outside their candidates, what is it, and which belong to no known class?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from candidly.corruption import KINDS
+from candidly.errors import InputError
+from candidly.evidence import POWERS, Observed, Outputs, observe, power_of, read_outputs
+from candidly.mixture import Mixture, blend, design, explain
+from candidly.rates import RatesEstimate, Study, study
+from candidly.selection import Rates
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Floats = NDArray[np.floating[Any]]
+
+
+def audit(
+    candidates: Any,
+    probs: Any = None,
+    *,
+    logits: Any = None,
+    features: Any = None,
+    rates: str | Rates | RatesEstimate = "auto",
+    ids: Any = None,
+) -> pd.DataFrame:
+    """A verdict on each row, from a model's outputs for rows that it was not trained on (out-of-fold, for instance).
+
+    candidates: `CandidateSets`, or anything that makes one. probs or logits: (n, c), arrays or memory maps, read in
+    blocks. features (n, d): embeddings, if there are any. rates: shares of closed and open rows to expect; "auto"
+    estimates them (`estimate_rates`). ids: names of the rows; their numbers if not given.
+
+    Columns: id; verdict: "normal", "closed" (the truth is another class) or "open" (no known class), whichever is most
+    likely; p_normal, p_closed, p_open: probabilities that sum to 1; suggested_label: the most likely class, missing
+    where the verdict is "open"; suggested_probability: that it is right; inside_loss, outside_loss: -log p of the best
+    candidate and of the best other class.
+    """
+    outputs = read_outputs(candidates, probs, logits, features)
+    names, n = _names(ids, len(outputs)), len(outputs)
+    found = study(outputs)
+    judges = make_judges(found, rates)
+    powers, scratch = tuple(sorted({POWERS[judge.mixture.power] for judge in judges})), outputs.scratch()
+    post, suggestion, losses = np.empty((n, 3)), np.empty((n, 2)), np.empty((n, 2), dtype=np.float32)
+    for block in outputs.blocks():
+        seen = observe(outputs, block, found.reference, powers, scratch)
+        post[block], suggestion[block] = judge_rows(judges, seen, powers)
+        losses[block] = _losses(seen)
+    return _table(outputs, names, post, suggestion, losses)
+
+
+class Judge(NamedTuple):
+    """A mixture, how much its word counts, and factors of the three kinds that give the wanted shares."""
+
+    mixture: Mixture
+    weight: float
+    odds: Floats
+
+
+def make_judges(found: Study, rates: Any = "auto") -> list[Judge]:
+    """Estimated shares: the mixtures with and without open rows, weighed. Given ones: that which can have them."""
+    if isinstance(rates, str) and rates == "auto":
+        judges = [Judge(found.mixture, found.weight, np.ones(3)), Judge(found.without, 1 - found.weight, np.ones(3))]
+        return judges[:1] if found.weight > 0.999 else judges
+    rates = rates.rates if isinstance(rates, RatesEstimate) else rates
+    if not isinstance(rates, Rates):
+        raise InputError(f'rates={rates!r}: expected "auto", Rates(closed, open), or what estimate_rates() returned.')
+    mixture = found.mixture if rates.open > 0 else found.without
+    return [Judge(mixture, 1.0, _odds(mixture, found.seen, rates))]
+
+
+def judge_rows(judges: list[Judge], seen: Observed, powers: tuple[float, ...]) -> tuple[Floats, Floats]:
+    """((n, 3) probabilities of the kinds, (n, 2) suggested class and its probability).
+
+    The most likely class is the best candidate of a normal row, or the best other class of a closed one.
+    """
+    X, total = design(judges[0].mixture, seen.scores), sum(judge.weight for judge in judges)  # the knots are the same
+    where = [powers.index(POWERS[judge.mixture.power]) for judge in judges]
+    parts = [judge.weight / total * _opinion(judge, seen, X, k) for judge, k in zip(judges, where, strict=True)]
+    normal, closed, open_, right_in, right_out = np.sum(parts, axis=0) if len(parts) > 1 else parts[0]
+    label = np.where(right_in >= right_out, seen.label_in, seen.label_out)
+    return np.stack([normal, closed, open_], axis=1), np.stack([label, np.maximum(right_in, right_out)], axis=1)
+
+
+def _opinion(judge: Judge, seen: Observed, X: Floats, k: int) -> Floats:
+    """(5, n): P(normal), P(closed), P(open), P(truth is the best candidate), P(truth is the best other class)."""
+    mixture, spread = judge.mixture, seen.spread[k]
+    joint, a, inside = explain(mixture, seen, X, seen.rest[k])
+    joint *= judge.odds[:, None].astype(joint.dtype)
+    normal, closed, open_ = joint / joint.sum(axis=0)
+    best, lesser = np.maximum(seen.inside, seen.outside), np.minimum(seen.inside, seen.outside)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        second = power_of(lesser, POWERS[mixture.power], np.empty_like(lesser)) / spread
+    evenly = 1 / (mixture.n_classes - 1)
+    second = (1 - a) * blend(np.where(spread > 0, second, evenly), evenly, mixture.floor)
+    p_in, p_out = np.where(seen.inside >= best, a, second), np.where(seen.outside >= best, a, second)
+    right_in = normal * np.minimum(p_in / np.maximum(inside, 1e-12), 1)
+    right_out = closed * np.minimum(p_out / np.maximum(1 - inside, 1e-12), 1)
+    return np.stack([normal, closed, open_, right_in, right_out])
+
+
+def _odds(mixture: Mixture, seen: Observed, rates: Rates) -> Floats:
+    """(3,) factors of the three kinds that give the sampled rows the wanted shares on average."""
+    joint, _, _ = explain(mixture, seen, design(mixture, seen.scores), seen.rest[mixture.power])
+    wanted, odds = np.array([1 - rates.closed - rates.open, rates.closed, rates.open]), np.ones(3)
+    joint = np.maximum(joint, 1e-12 * (joint > 0))
+    for _ in range(200):
+        weighted = joint * odds[:, None]
+        now = (weighted / weighted.sum(axis=0)).mean(axis=1)
+        odds = np.clip(odds * wanted / np.maximum(now, 1e-12), 0, 1e9)
+        if np.abs(now - wanted).max() < 1e-4:
+            break
+    return odds
+
+
+def _losses(seen: Observed) -> Floats:
+    with np.errstate(divide="ignore"):
+        return np.stack([seen.doubt - np.log(seen.inside), seen.doubt - np.log(seen.outside)], axis=1)
+
+
+def _names(ids: Any, n: int) -> Any:
+    if ids is None:
+        return np.arange(n)
+    names = np.asarray(ids)
+    if names.shape != (n,):
+        raise InputError(f"ids has shape {names.shape}: expected one for each of {n} rows.")
+    return names
+
+
+def _table(outputs: Outputs, names: Any, post: Floats, suggestion: Floats, losses: Floats) -> pd.DataFrame:
+    import pandas as pd
+
+    post /= post.sum(axis=1, keepdims=True)  # in double precision
+    verdict = post.argmax(axis=1)
+    is_open = verdict == 2
+    labels = np.where(is_open, -1, suggestion[:, 0]).astype(np.int64)
+    columns = {
+        "id": names,
+        "verdict": pd.Categorical.from_codes(verdict, categories=pd.Index(KINDS)),
+        **{f"p_{kind}": post[:, k] for k, kind in enumerate(KINDS)},
+        "suggested_label": pd.Categorical.from_codes(labels, categories=pd.Index(outputs.sets.classes.tolist())),
+        "suggested_probability": np.where(is_open, post[:, 2], suggestion[:, 1]),
+        "inside_loss": losses[:, 0],
+        "outside_loss": losses[:, 1],
+    }
+    return pd.DataFrame(columns, copy=False)

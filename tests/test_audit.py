@@ -1,0 +1,485 @@
+"""The audit: evidence, mixture, rates, verdicts and self-injection."""
+
+import math
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import candidly
+from candidly import CandidateSets, Rates, audit, corrupt, estimate_rates
+from candidly.corruption import CLOSED, NORMAL, OPEN
+from candidly.errors import InputError
+from candidly.evidence import POWERS, make_reference, observe, read_outputs
+from candidly.injection import confident, hide_class, misplaced, rehearse
+from candidly.mixture import Mixture, design, explain, fit_mixture, shares, standard_errors
+from candidly.rates import RatesEstimate, lured, sample, study
+from candidly.scores import log_softmax, wooden_losses
+from candidly.verdicts import judge_rows, make_judges
+
+COLUMNS = [
+    "id", "verdict", "p_normal", "p_closed", "p_open", "suggested_label", "suggested_probability",
+    "inside_loss", "outside_loss",
+]  # fmt: skip
+
+
+def made(n0=1500, c=6, q=0.2, tau1=0.0, tau2=0.0, sharp=4.0, noise=1.0, seed=0, **options):
+    """(sets, logits, truth): a model that is right on most known rows and unsure on open ones."""
+    rng = np.random.default_rng(seed)
+    sets, truth = corrupt(rng.integers(c, size=n0), c, q=q, tau1=tau1, tau2=tau2, seed=seed, **options)
+    logits = noise * rng.normal(size=sets.shape)
+    known = np.flatnonzero(truth.kinds != OPEN)
+    logits[known, truth.labels[known]] += sharp
+    return sets, logits, truth
+
+
+def probabilities(logits):
+    return np.exp(log_softmax(logits))
+
+
+# ---- evidence
+
+
+def naive_row(p, members, power):
+    """(hit, rest, chance, best candidate, best other) of one row, by loops."""
+    c = len(p)
+    inside, outside = max(p[j] for j in members), max((p[j] for j in range(c) if j not in members), default=0.0)
+    hit = 0.5 if inside == outside else float(inside > outside)
+    r = [x / max(p) for x in p]
+    spread = sum(x**power for x in r) - 1
+    chance = (len(members) - hit) / (c - 1)
+    rest = (sum(r[j] ** power for j in members) - hit) / spread if spread > 0 else chance
+    first = min(j for j in members if p[j] == inside)
+    other = min((j for j in range(c) if j not in members and p[j] == outside), default=None)
+    return hit, min(max(rest, 0), 1), chance, first, other
+
+
+@given(data=st.data())
+def test_observed_equals_the_naive_loop(data):
+    n, c = data.draw(st.integers(1, 6)), data.draw(st.integers(2, 5))
+    weights = data.draw(st.lists(st.lists(st.integers(1, 4), min_size=c, max_size=c), min_size=n, max_size=n))
+    members = [sorted(data.draw(st.sets(st.integers(0, c - 1), min_size=1))) for _ in range(n)]
+    probs = np.array([np.array(row) / sum(row) for row in weights])
+    seen = observe(read_outputs(CandidateSets(members, classes=c), probs, None, None), slice(0, n), None)
+    for i, row in enumerate(probs):
+        for k, power in enumerate(POWERS):
+            hit, rest, chance, first, other = naive_row(row.tolist(), members[i], power)
+            assert seen.hit[i] == hit
+            assert seen.rest[k, i] == pytest.approx(rest, abs=1e-9)
+            assert seen.chance[i] == pytest.approx(chance)
+            assert seen.label_in[i] == first
+            assert other is None or seen.label_out[i] == other
+        assert seen.doubt[i] == pytest.approx(-math.log(row.max()))
+
+
+def test_logits_and_probabilities_say_the_same():
+    sets, logits, _ = made(200)
+    rows = slice(0, 200)
+    a = observe(read_outputs(sets, None, logits + 7, None), rows, None)
+    b = observe(read_outputs(sets, probabilities(logits), None, None), rows, None)
+    for name in ("hit", "rest", "inside", "outside", "label_in", "label_out", "doubt", "spread"):
+        np.testing.assert_allclose(getattr(a, name), getattr(b, name), atol=1e-9)
+    energy = -np.log(np.exp(logits + 7).sum(axis=1))
+    np.testing.assert_allclose(a.scores, np.stack([b.doubt, energy], axis=1))
+
+
+def test_neighbours_vote_and_a_row_is_not_its_own():
+    X = np.array([[0.0], [0.1], [0.2], [9.0], [9.1], [9.2]])
+    sets = CandidateSets([[0], [0], [0, 1], [1], [1], [0, 1]], classes=2)
+    outputs = read_outputs(sets, np.full((6, 2), 0.5), None, X)
+    assert outputs.score_names == ("doubt", "votes")
+    seen = observe(outputs, np.arange(6), make_reference(outputs, np.arange(6)))
+    # all five others vote: of row 0 they are {0}, {0,1}, {1}, {1}, {0,1}
+    assert seen.scores[0, 1] == pytest.approx(-math.log(3 / 5))
+
+
+def test_scratch_changes_nothing():
+    sets, logits, _ = made(100)
+    outputs = read_outputs(sets, None, logits, None)
+    for a, b in zip(
+        observe(outputs, slice(10, 60), None, (0.5,), outputs.scratch()),
+        observe(outputs, np.arange(10, 60), None, (0.5,)),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(a, b)
+
+
+# ---- mixture
+
+
+def test_explain_by_hand():
+    """Two classes, certain model (a = 0.5 by coefficients of zero), no open rows."""
+    sets = CandidateSets([[0], [1], [0, 1]], classes=2)
+    outputs = read_outputs(sets, np.array([[0.8, 0.2]] * 3), None, None)
+    seen = observe(outputs, slice(0, 3), None)
+    mixture = Mixture(2, np.zeros((51, 1)), 0, 0.0, np.zeros(2), None, 0.25, np.ones(3))
+    joint, a, inside = explain(mixture, seen, design(mixture, seen.scores), seen.rest[0])
+    np.testing.assert_allclose(a, 0.5)
+    np.testing.assert_allclose(inside, [0.5, 0.5, 1.0])  # the other class is the only other guess
+    # normal: 0.75 * inside * 2/1; closed: 0.25 * (1 - inside) * 2/1; a full set is never closed
+    np.testing.assert_allclose(joint.T, [[0.75, 0.25, 0], [0.75, 0.25, 0], [0.75, 0, 0]])
+
+
+def test_open_rows_enter_by_their_sizes():
+    sets = CandidateSets([[0], [0, 1]], classes=2)
+    seen = observe(read_outputs(sets, np.array([[0.8, 0.2]] * 2), None, None), slice(0, 2), None)
+    mixture = Mixture(2, np.zeros((51, 1)), 0, 0.0, np.zeros(2), np.zeros(2), 0.0, np.array([1, 1.5, 0.5]))
+    joint, _, inside = explain(mixture, seen, design(mixture, seen.scores), seen.rest[0])
+    np.testing.assert_allclose(joint[2], [0.75, 0.25])
+    np.testing.assert_allclose(joint[0], 0.5 * inside * [2, 1])
+
+
+def test_em_never_makes_the_fit_worse_than_the_truth():
+    """A mixture fitted to sets drawn from known shares finds them, within three standard errors."""
+    sets, logits, truth = made(4000, tau1=0.2, tau2=0.3)
+    seen = observe(read_outputs(sets, None, logits, None), np.arange(len(sets)), None)
+    mixture = fit_mixture(seen, sets.n_classes)
+    found, errors = shares(mixture, seen), standard_errors(mixture, seen)
+    for kind, error in ((CLOSED, errors[0]), (OPEN, errors[1])):
+        assert abs(found[kind] - (truth.kinds == kind).mean()) < 3 * error + 0.01
+    assert 0.001 < errors[0] < 0.05
+    assert mixture.fit > fit_mixture(seen, sets.n_classes, with_open=False).fit
+
+
+# ---- rates
+
+
+def test_a_perfect_model_gives_exact_shares():
+    sets, logits, truth = made(3000, tau1=0.2, sharp=40.0)
+    found = estimate_rates(sets, logits=logits)
+    assert found.closed == pytest.approx((truth.kinds == CLOSED).mean(), abs=0.01)
+    assert found.open == pytest.approx(0, abs=1e-3)
+    assert found.outside == pytest.approx(found.closed + found.open)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("q", [0.1, 0.5])
+def test_without_out_of_candidate_rows_the_intervals_hold_zero(q, seed):
+    sets, logits, _ = made(1500, c=10, q=q, sharp=3.0, seed=seed)
+    found = estimate_rates(sets, logits=logits)
+    assert found.closed < 0.02
+    assert found.open < 0.03
+    assert found.closed_interval[0] == found.open_interval[0] == found.outside_interval[0] == 0
+
+
+@pytest.mark.parametrize(("tau1", "tau2"), [(0.1, 0.1), (0.2, 0.4), (0.3, 0.0), (0.0, 0.6)])
+def test_shares_are_found_and_covered(tau1, tau2):
+    sets, logits, truth = made(3000, c=10, q=0.3, tau1=tau1, tau2=tau2, sharp=5.0)
+    found = estimate_rates(sets, logits=logits)
+    for name, kind in (("closed", CLOSED), ("open", OPEN)):
+        true = (truth.kinds == kind).mean()
+        low, high = getattr(found, f"{name}_interval")
+        assert abs(getattr(found, name) - true) < 0.04
+        assert low <= true <= high
+
+
+def test_matched_sizes_do_not_mislead():
+    sets, logits, truth = made(3000, c=10, q=0.1, tau1=0.1, tau2=0.4, sharp=5.0, open_sets="matched")
+    found = estimate_rates(sets, logits=logits)
+    for name, kind in (("closed", CLOSED), ("open", OPEN)):
+        low, high = getattr(found, f"{name}_interval")
+        assert low <= (truth.kinds == kind).mean() <= high
+
+
+def test_candidates_that_follow_the_ranking_are_told_and_bounded():
+    rng = np.random.default_rng(0)
+    n, c = 2000, 8
+    y = rng.integers(c, size=n)
+    logits = 1.5 * rng.normal(size=(n, c))
+    logits[np.arange(n), y] += 3
+    second = np.where(np.arange(c) == y[:, None], -np.inf, logits).argmax(axis=1)
+    mask = np.zeros((n, c), dtype=bool)
+    mask[np.arange(n), y] = mask[np.arange(n), second] = True  # the wrong candidate is what resembles the row most
+    found = estimate_rates(mask, logits=logits)
+    assert any("follow the model's ranking" in note for note in found.notes)
+    assert found.closed_interval[0] == found.open_interval[0] == 0
+    blind, logits, _ = made(2000, tau1=0.1, tau2=0.1)
+    around = study(read_outputs(blind, None, logits, None))
+    assert abs(lured(around.mixture, around.seen)) < 4
+    assert not any("ranking" in note for note in around.estimate.notes)
+
+
+def test_the_order_of_rows_and_classes_changes_little():
+    sets, logits, _ = made(1200, tau1=0.2, tau2=0.2)
+    mask, rng = sets.dense(), np.random.default_rng(1)
+    rows, columns = rng.permutation(len(mask)), rng.permutation(mask.shape[1])
+    a, b = estimate_rates(mask, logits=logits), estimate_rates(mask[rows][:, columns], logits=logits[rows][:, columns])
+    assert a.closed == pytest.approx(b.closed, abs=1e-6)
+    assert a.open == pytest.approx(b.open, abs=1e-6)
+
+
+def test_the_sample_is_constant_and_the_same_each_time():
+    assert len(sample(10)) == 10
+    many = sample(1_000_000)
+    assert len(many) == 5000 == len(np.unique(many))
+    np.testing.assert_array_equal(many, sample(1_000_000))
+
+
+def test_an_estimate_prints_itself_and_gives_rates():
+    found = RatesEstimate(0.1, 0.2, 0.3, (0.05, 0.15), (0.1, 0.3), (0.2, 0.4), ("Beware.",))
+    assert found.rates == Rates(0.1, 0.2)
+    assert str(found).splitlines() == [
+        "closed: 10.0% (5.0% to 15.0%)", "open: 20.0% (10.0% to 30.0%)", "outside: 30.0% (20.0% to 40.0%)", "Beware.",
+    ]  # fmt: skip
+
+
+# ---- verdicts
+
+
+def test_columns_and_sums():
+    sets, logits, _ = made(800, tau1=0.2, tau2=0.3)
+    table = audit(sets, logits=logits)
+    assert table.columns.tolist() == COLUMNS
+    np.testing.assert_allclose(table[["p_normal", "p_closed", "p_open"]].sum(axis=1), 1)
+    np.testing.assert_array_equal(table.id, np.arange(len(sets)))
+    best = table[["p_normal", "p_closed", "p_open"]].to_numpy().argmax(axis=1)
+    np.testing.assert_array_equal(table.verdict, np.array(["normal", "closed", "open"])[best])
+    inside, outside = wooden_losses(log_softmax(logits), sets.dense())
+    np.testing.assert_allclose(table.inside_loss, inside, rtol=1e-5)
+    np.testing.assert_allclose(table.outside_loss, outside, rtol=1e-5)
+
+
+def test_it_finds_the_rows_and_the_labels():
+    sets, logits, truth = made(3000, c=10, q=0.1, tau1=0.2, tau2=0.3, sharp=6.0)
+    table = audit(sets, logits=logits)
+    verdict = table.verdict.cat.codes.to_numpy()
+    for kind in (NORMAL, CLOSED, OPEN):
+        assert (verdict == kind)[truth.kinds == kind].mean() > 0.85
+    closed = (truth.kinds == CLOSED) & (verdict == CLOSED)
+    assert (table.suggested_label.astype(float) == truth.labels)[closed].mean() > 0.95
+    assert table.suggested_label[verdict == OPEN].isna().all()
+    assert not table.suggested_label[verdict != OPEN].isna().any()
+    np.testing.assert_array_equal(table.suggested_probability[verdict == OPEN], table.p_open[verdict == OPEN])
+
+
+def test_suggestions_are_candidates_of_normal_rows_and_others_of_closed_ones():
+    sets, logits, _ = made(1000, tau1=0.3)
+    table = audit(sets, logits=logits, rates=Rates(0.3, 0.0))
+    assert (table.p_open == 0).all()
+    assert (table.verdict != "open").all()
+    is_candidate = sets.contains(table.suggested_label.astype(int).to_numpy())
+    sure = table.suggested_probability > 0.5
+    assert is_candidate[sure & (table.verdict == "normal")].all()
+    assert not is_candidate[sure & (table.verdict == "closed")].any()
+    assert (table.suggested_probability <= table[["p_normal", "p_closed"]].max(axis=1) + 1e-9).all()
+
+
+@pytest.mark.parametrize("rates", [Rates(0.1, 0.3), Rates(0.0, 0.2), Rates(0.4, 0.0), Rates(0.0, 0.0)])
+def test_given_rates_are_the_mean_probabilities(rates):
+    sets, logits, _ = made(1500, tau1=0.2, tau2=0.3)
+    table = audit(sets, logits=logits, rates=rates)
+    assert table.p_closed.mean() == pytest.approx(rates.closed, abs=2e-3)
+    assert table.p_open.mean() == pytest.approx(rates.open, abs=2e-3)
+
+
+def test_an_estimate_can_be_passed_on():
+    sets, logits, _ = made(600, tau1=0.2, tau2=0.3)
+    found = estimate_rates(sets, logits=logits)
+    pd.testing.assert_frame_equal(
+        audit(sets, logits=logits, rates=found.rates), audit(sets, logits=logits, rates=found)
+    )
+
+
+def test_two_mixtures_are_weighed():
+    sets, logits, _ = made(400, tau1=0.2, tau2=0.1)
+    found = study(read_outputs(sets, None, logits, None))
+    full, without = (make_judges(found._replace(weight=w)) for w in (1.0, 0.0))
+    assert (len(full), len(without)) == (1, 2)
+    a, b = (judge_rows(judges, found.seen, POWERS)[0] for judges in (full, without))
+    assert (b[:, 2] == 0).all()
+    half = judge_rows(make_judges(found._replace(weight=0.5)), found.seen, POWERS)[0]
+    np.testing.assert_allclose(half, (a + b) / 2)
+
+
+@pytest.mark.parametrize("block", [7, 64, 1 << 20])
+def test_blocks_and_memory_maps_change_nothing(block, tmp_path, monkeypatch):
+    sets, logits, _ = made(500, tau1=0.2, tau2=0.2)
+    X = np.random.default_rng(0).normal(size=(len(sets), 3))
+    whole = audit(sets, logits=logits, features=X)
+    np.save(tmp_path / "logits.npy", logits)
+    monkeypatch.setattr("candidly.evidence.BLOCK", block)
+    mapped = np.load(tmp_path / "logits.npy", mmap_mode="r")
+    pd.testing.assert_frame_equal(audit(sets, logits=mapped, features=X), whole)
+
+
+def test_rows_beyond_the_sample_are_judged_too(monkeypatch):
+    sets, logits, truth = made(2000, c=10, tau1=0.2, sharp=6.0)
+    monkeypatch.setattr("candidly.rates.SAMPLE", 600)
+    table = audit(sets, logits=logits)
+    assert (table.verdict == "closed")[truth.kinds == CLOSED].mean() > 0.9
+
+
+def test_names_of_rows_and_classes():
+    sets = CandidateSets([["cat"], ["dog", "cat"], ["cow"]] * 50)
+    probs = np.tile([[0.8, 0.1, 0.1], [0.1, 0.1, 0.8], [0.1, 0.8, 0.1]], (50, 1))
+    table = audit(sets, probs, ids=[f"row{i}" for i in range(150)])
+    assert table.id.tolist()[:2] == ["row0", "row1"]
+    assert table.suggested_label.tolist()[:3] == ["cat", "dog", "cow"]
+    assert table.suggested_label.cat.categories.tolist() == ["cat", "cow", "dog"]
+
+
+def test_torch_is_never_imported():
+    code = (
+        "import sys, numpy as np, candidly\n"
+        "assert 'pandas' not in sys.modules and 'sklearn' not in sys.modules\n"
+        "candidly.audit(np.eye(3, dtype=bool), np.eye(3))\n"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
+
+
+# ---- bad and odd input: a clear error, or a sound answer without a warning
+
+
+GOOD = np.array([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1]])
+
+
+@pytest.mark.parametrize(
+    ("probs", "told"),
+    [
+        (np.array([[0.7, 0.2, 0.1], [0.1, 0.8, 0.4]]), r"probs, row 1: \[0.1, 0.8, 0.4\] sums to 1.3"),
+        (np.array([[0.7, 0.2, 0.1], [0.1, np.nan, 0.1]]), "probs, row 1: .* not all finite"),
+        (np.array([[0.7, 0.2, 0.1], [-0.2, 1.1, 0.1]]), "probs, row 1: .* least value of -0.2"),
+        (np.array([[0.0, 0.0, 0.0], [0.1, 0.8, 0.1]]), "probs, row 0: .* not all finite"),
+        (GOOD[:1], r"probs has shape \(1, 3\)"),
+        (GOOD[:, :2], r"probs has shape \(2, 2\), but there are 2 candidate sets over 3 classes"),
+        (GOOD[0], r"probs has shape \(3,\)"),
+        (np.array([["a"] * 3] * 2), "expected numbers"),
+    ],
+)
+def test_outputs_that_are_no_probabilities_are_refused(probs, told):
+    for call in (audit, estimate_rates):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with pytest.raises(InputError, match=told):
+                call(CandidateSets([[0], [1, 2]], classes=3), probs)
+
+
+def test_other_bad_arguments_are_refused():
+    sets = CandidateSets([[0], [1, 2]], classes=3)
+    with pytest.raises(InputError, match="either probs or logits"):
+        audit(sets)
+    with pytest.raises(InputError, match="and not both"):
+        audit(sets, GOOD, logits=GOOD)
+    with pytest.raises(InputError, match=r"logits, row 0: .* not all finite"):
+        audit(sets, logits=np.array([[np.inf, 0, 0], [0, 0, 0]]))
+    with pytest.raises(InputError, match=r"features has shape \(3, 1\)"):
+        audit(sets, GOOD, features=np.ones((3, 1)))
+    with pytest.raises(InputError, match="features, row 1"):
+        audit(sets, GOOD, features=np.array([[1.0], [np.nan]]))
+    with pytest.raises(InputError, match="rates='many'"):
+        audit(sets, GOOD, rates="many")
+    with pytest.raises(InputError, match=r"ids has shape \(3,\)"):
+        audit(sets, GOOD, ids=[1, 2, 3])
+    with pytest.raises(InputError, match="only the class"):
+        audit(CandidateSets([["cat"], ["cat"]]), np.ones((2, 1)))
+
+
+def quietly(candidates, probs, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        table, found = audit(candidates, probs, **options), estimate_rates(candidates, probs, **options)
+    assert np.isfinite(table[["p_normal", "p_closed", "p_open", "suggested_probability"]]).all(axis=None)
+    np.testing.assert_allclose(table[["p_normal", "p_closed", "p_open"]].sum(axis=1), 1)
+    for name in ("closed", "open", "outside"):
+        low, high = getattr(found, f"{name}_interval")
+        assert 0 <= low <= getattr(found, name) <= high <= 1
+    return table, found
+
+
+def test_two_rows():
+    table, found = quietly(CandidateSets([[0], [1, 2]], classes=3), GOOD)
+    assert len(table) == 2
+    assert found.closed_interval == (0, 1)
+    assert any("2 rows are too few" in note for note in found.notes)
+
+
+def test_one_row_with_features():
+    quietly(CandidateSets([[0]], classes=3), GOOD[:1], features=np.ones((1, 2)))
+
+
+def test_all_sets_full():
+    rng = np.random.default_rng(0)
+    probs = rng.dirichlet(np.ones(4), size=300)
+    table, found = quietly(np.ones((300, 4), dtype=bool), probs)
+    assert found.closed == 0 == found.closed_interval[1]
+    assert found.open < 0.01
+    assert any("Every set holds every class" in note for note in found.notes)
+    assert (table.verdict == "normal").all()
+    assert np.isinf(table.outside_loss).all()
+
+
+def test_all_singletons_are_label_noise():
+    sets, logits, truth = made(2000, q=0.0, tau1=0.15, sharp=8.0)
+    table, found = quietly(sets, probabilities(logits))
+    assert found.closed == pytest.approx(0.15, abs=0.04)  # errors of the model look the same
+    assert found.closed_interval[0] <= 0.15 <= found.closed_interval[1]
+    assert (table.verdict == "closed")[truth.kinds == CLOSED].mean() > 0.95
+
+
+def test_a_class_that_nobody_proposed_can_be_the_truth():
+    sets, logits, truth = made(1000, c=5, q=0.0, tau1=0.0, sharp=8.0)
+    mask = sets.dense()
+    lost = truth.labels == 4
+    mask[lost] = [True, False, False, False, False]
+    table, _ = quietly(CandidateSets(mask, classes=5), probabilities(logits))
+    assert (table.suggested_label.astype(float)[lost] == 4).mean() > 0.95
+
+
+def test_certain_and_flat_outputs():
+    rng = np.random.default_rng(0)
+    quietly(CandidateSets(rng.integers(3, size=200), classes=3), np.eye(3)[rng.integers(3, size=200)])
+    quietly(CandidateSets(rng.integers(3, size=200), classes=3), np.full((200, 3), 1 / 3))
+
+
+@given(data=st.data())
+def test_any_small_data_give_a_sound_answer(data):
+    n, c = data.draw(st.integers(1, 12)), data.draw(st.integers(2, 4))
+    members = [data.draw(st.sets(st.integers(0, c - 1), min_size=1)) for _ in range(n)]
+    weights = data.draw(st.lists(st.lists(st.sampled_from([0, 1, 5]), min_size=c, max_size=c), min_size=n, max_size=n))
+    probs = np.array([np.array(row) / sum(row) if sum(row) else np.full(c, 1 / c) for row in weights])
+    quietly(CandidateSets(members, classes=c), probs)
+
+
+# ---- self-injection
+
+
+def test_injected_rows_are_what_they_are_said_to_be():
+    sets, logits, truth = made(1500, tau1=0.1, tau2=0.2, sharp=6.0)
+    outputs = read_outputs(sets, None, logits, None)
+    sure, labels = confident(outputs, study(outputs))
+    assert (truth.kinds[sure] == NORMAL).mean() > 0.97
+    assert (labels == truth.labels)[sure].mean() > 0.97
+    rng = np.random.default_rng(0)
+    closed = misplaced(outputs, sure, labels, rng)
+    assert len(closed.injected) == min(len(sure) // 2, len(sets) // 10)
+    assert not closed.outputs.sets.contains(labels)[closed.injected].any()
+    np.testing.assert_array_equal(closed.outputs.sets.sizes, sets.sizes)
+    np.testing.assert_array_equal(np.sort(np.r_[closed.injected, closed.untouched]), sure)
+    opened = hide_class(outputs, sure, labels, 2, rng)
+    assert opened.outputs.sets.classes.tolist() == [0, 1, 3, 4, 5]
+    assert len(opened.injected) == (labels[sure] == 2).sum()
+    assert opened.outputs.values.shape == opened.outputs.sets.shape
+    assert not set(opened.injected) & set(opened.untouched)
+
+
+def test_a_rehearsal_on_easy_data_finds_what_was_injected():
+    sets, logits, _ = made(2000, c=8, q=0.2, sharp=8.0)
+    found = rehearse(sets, logits=logits)
+    assert found.closed_response == pytest.approx(1, abs=0.15)
+    assert found.open_response == pytest.approx(1, abs=0.2)
+    assert found.closed_auroc > 0.99
+    assert found.open_auroc > 0.99
+    assert set(found.scores) == {"doubt", "energy"}
+    assert found.scores["doubt"] > 0.95
+
+
+def test_public_names():
+    for name in ("audit", "estimate_rates", "RatesEstimate"):
+        assert name in candidly.__all__
+        assert getattr(candidly, name).__name__ == name

@@ -1,0 +1,88 @@
+"""Files of a user's own outputs: matched by names, checked value by value."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from candidly.data import read_file
+from candidly.data.outputs import read_outputs_file
+from candidly.errors import InputError
+
+PROBS = np.array([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1], [0.3, 0.3, 0.4]])
+
+
+@pytest.fixture
+def data(tmp_path):
+    (tmp_path / "a.csv").write_text("id,candidates,x\na,cat|dog,1\nb,dog,2\nc,bird,3\n")
+    return read_file(tmp_path / "a.csv")  # classes: bird, cat, dog
+
+
+def saved(path, **arrays):
+    np.savez(path, **arrays)
+    return path
+
+
+def test_an_array_is_mapped_and_told_apart_by_its_values(tmp_path, data):
+    np.save(tmp_path / "p.npy", PROBS)
+    values, logits = read_outputs_file(tmp_path / "p.npy", data)
+    assert isinstance(values, np.memmap)
+    assert not logits
+    assert np.array_equal(values, PROBS)
+    np.save(tmp_path / "l.npy", np.log(PROBS))
+    assert read_outputs_file(tmp_path / "l.npy", data)[1]
+
+
+def test_npz_by_name_and_with_classes_and_ids(tmp_path, data):
+    path = saved(tmp_path / "p.npz", probs=PROBS[::-1], classes=["dog", "bird", "cat"], id=["c", "b", "a"])
+    values, logits = read_outputs_file(path, data)
+    assert values.tolist() == PROBS[:, [1, 2, 0]].tolist()
+    assert not logits
+    assert read_outputs_file(saved(tmp_path / "q.npz", logits=PROBS), data)[1], "the name decides"
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_columns_are_matched_by_name_and_rows_by_id(tmp_path, data, form):
+    frame = pd.DataFrame(PROBS, columns=["cat", "dog", "bird"]).assign(id=["b", "c", "a"])
+    path = tmp_path / f"p.{form}"
+    frame.to_csv(path, index=False) if form == "csv" else frame.to_parquet(path)
+    values, logits = read_outputs_file(path, data)
+    assert values == pytest.approx(PROBS[[2, 0, 1]][:, [2, 0, 1]])
+    assert not logits
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("cat,dog\n1,0\n1,0\n1,0\n", "lacks the class(es) 'bird' of"),
+        ("cat,dog,bird,fish\n1,0,0,0\n", "has the column(s) 'fish' that are no class of"),
+        ("cat,dog,bird\n1,0,0\n", "has 1 rows, but"),
+        ("id,cat,dog,bird\na,1,0,0\nb,1,0,0\nd,0,0,1\n", "has no row for the id 'c'"),
+        ("id,cat,dog,bird\na,1,0,0\na,1,0,0\nc,0,0,1\n", "the id 'a' stands twice"),
+        ("cat,dog,bird\n1,0,0\n0.5,0.2,0.2\n1,0,0\n", "row 2 (counting from 1): the values sum to 0.9"),
+        ("cat,dog,bird\n1,0,0\n1,,0\n1,0,0\n", "row 2 (counting from 1), column 3: nan is no finite number"),
+        ("cat,dog,bird\n1,0,0\n1,x,0\n1,0,0\n", "the column 'dog' holds string: expected numbers"),
+    ],
+)
+def test_what_does_not_fit_is_named(tmp_path, data, content, words):
+    path = tmp_path / "p.csv"
+    path.write_text(content)
+    with pytest.raises(InputError) as error:
+        read_outputs_file(path, data)
+    assert str(error.value).startswith(str(path))
+    assert words in str(error.value)
+
+
+def test_other_files_are_refused(tmp_path, data):
+    with pytest.raises(InputError, match="there is no such file"):
+        read_outputs_file(tmp_path / "none.npy", data)
+    np.save(tmp_path / "p.npy", PROBS[:, :2])
+    with pytest.raises(InputError, match=r"has 2 columns, but .* has 3 classes: bird, cat, dog"):
+        read_outputs_file(tmp_path / "p.npy", data)
+    np.save(tmp_path / "o.npy", np.array([{}], dtype=object), allow_pickle=True)
+    with pytest.raises(InputError, match="cannot be read as a plain array"):
+        read_outputs_file(tmp_path / "o.npy", data)
+    with pytest.raises(InputError, match="expected the array `probs` or `logits`"):
+        read_outputs_file(saved(tmp_path / "two.npz", a=PROBS, b=PROBS), data)
+    (tmp_path / "p.jsonl").write_text('{"a": 1}\n')
+    with pytest.raises(InputError, match="is of the format jsonl"):
+        read_outputs_file(tmp_path / "p.jsonl", data)

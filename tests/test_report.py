@@ -1,0 +1,191 @@
+"""The report: what is in it, and that a browser draws and sorts it and runs nothing that labels or ids say."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from candidly import CandidateSets, audit, estimate_rates
+from candidly.data import read_file
+from candidly.data.dataset import Answers
+from candidly.evidence import Outputs
+from candidly.findings import POINTS, gather
+from candidly.report.build import UNTOLD, render, without_rows
+from candidly.report.previews import previews
+
+CHROMIUM = Path("/usr/bin/chromium")
+EVIL = "<script>window.pwned=1</script>"
+IMAGE = '"><img src=x onerror="window.pwned=2">'
+CLASSES = [EVIL, IMAGE, "</script><script>window.pwned=3</script>", "{{ 7 * 7 }}", "javascript:alert(1)", "ünï"]
+
+
+def find(n=400, classes=CLASSES):
+    """Findings of a made-up audit with names that would like to be more than names."""
+    rng = np.random.default_rng(0)
+    c = len(classes)
+    y = rng.integers(c, size=n)
+    told = np.where(rng.random(n) < 0.2, (y + rng.integers(1, c, size=n)) % c, y)
+    mask = np.eye(c, dtype=bool)[told] | (rng.random((n, c)) < 0.2)
+    logits = 3 * np.eye(c)[y] + rng.normal(size=(n, c))
+    sets = CandidateSets(mask, classes)
+    estimate = estimate_rates(sets, logits=logits)
+    table = audit(sets, logits=logits, rates=estimate, ids=[f"{IMAGE}{i}" for i in range(n)])
+    answers = Answers(np.arange(n), np.arange(n) % 2, np.array([EVIL, "mail@example.org"]), sets)
+    facts = gather(Outputs(sets, logits, logits=True), table, estimate, answers=answers, truth=y)
+    for entries in facts["suspects"].values():
+        for entry in entries:
+            entry["preview"] = {"text": f"a secret of {entry['row']} {EVIL}"}
+    facts |= {"file": f"{EVIL}.csv", "inputs": "text", "remarks": [EVIL], "made": {"Command": IMAGE}}
+    epochs = [{"epoch": e, "loss": 1 / e, "rate_closed": 0.1, "rate_open": 0.01 * e} for e in range(1, 6)]
+    return json.loads(json.dumps(facts | {"history": epochs}))
+
+
+@pytest.fixture(scope="module")
+def findings():
+    return find()
+
+
+@pytest.fixture(scope="module")
+def page(findings):
+    return render(findings)
+
+
+class Outline(HTMLParser):
+    """Tags, heading levels, and attributes that matter to those who do not see."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.levels, self.attributes = [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes.append((tag, dict(attrs)))
+        if re.fullmatch("h[1-6]", tag):
+            self.levels.append(int(tag[1]))
+
+
+def test_one_file_that_asks_for_nothing_else(page):
+    assert len(page.encode()) < 5e6
+    own = page.replace(page[page.index("<script>") : page.index("</script>")], "")
+    assert re.findall(r"(?:src|href)=\"(?!data:|#)([^\"]*)", own) == []
+    assert "default-src 'none'" in own
+    assert "@import" not in own
+
+
+def test_headings_are_in_order_and_everything_has_a_name(page):
+    outline = Outline(page)
+    assert outline.levels[0] == 1
+    assert outline.levels.count(1) == 1
+    assert all(b - a <= 1 for a, b in zip(outline.levels, outline.levels[1:], strict=False))
+    charts = [a for tag, a in outline.attributes if "chart" in a.get("class", "").split()]
+    assert len(charts) == 5
+    assert all(chart["role"] == "img" and chart["aria-label"] for chart in charts)
+    assert outline.tags.count("table") == outline.tags.count("caption")
+    assert ("html", {"lang": "en"}) in outline.attributes
+
+
+def test_the_numbers_are_on_the_page(findings, page):
+    share = findings["shares"]["outside"]
+    assert f"{100 * share['share']:.1f} %" in page
+    assert f"outside: {100 * share['low']:.1f} % to {100 * share['high']:.1f} %" in page
+    assert f"{findings['evaluation']['ap_naive']:.3f}" in page
+    half = findings["review"][len(findings["review"]) // 2]
+    assert f"Review the top {half['rows']:,} rows: expect {half['expected']:,.0f} errors." in page
+
+
+def test_names_are_text(page):
+    own = page[: page.index("<script>")] + page[page.index("</script>") :]
+    assert "<script>window.pwned" not in own
+    assert "<img src=x" not in own
+    assert "&lt;script&gt;window.pwned=1&lt;/script&gt;" in own
+    assert "{{ 7 * 7 }}" in own
+    assert "49" not in re.findall(r'<th scope="row">(.*?)</th>', own)
+
+
+def test_no_rows_leaves_private_data_out(findings):
+    bare = without_rows(findings)
+    page = render(findings, rows=False)
+    assert "a secret of" not in page
+    assert "mail@example.org" not in page
+    assert "annotator 1" in page
+    assert "Rows to look at" not in page
+    assert not re.search(r"onerror=\\?\W*window.pwned=2\W*\d", page), "no id"
+    assert len(bare["points"]) == len(findings["points"])
+    assert bare["points"][0].keys() >= {"inside", "outside", "verdict"}
+    assert findings["suspects"]["closed"], "the findings themselves are not changed"
+
+
+def test_a_sample_is_said_to_be_one():
+    facts = find(POINTS + 500, ["a", "b", "c"])
+    for name in UNTOLD:
+        del facts[name]
+    assert facts["points_of"] > POINTS
+    full = POINTS + 500 - facts["points_of"]
+    page = render(facts)
+    assert f"A random sample of {POINTS:,} of {facts['points_of']:,} rows." in page
+    assert (f"Rows whose set holds all classes ({full:,}) have no outside" in page) == (full > 0)
+
+
+def test_previews(tmp_path):
+    pixels = np.zeros((200, 300), dtype=np.uint8)
+    pixels[:, 150:] = 255
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    (tmp_path / "b.png").write_bytes(b"broken")
+    (tmp_path / "a.csv").write_text("candidates,image\ncat,a.png\ndog,b.png\n")
+    seen = previews(read_file(tmp_path / "a.csv"), [0, 1])
+    assert seen[0]["image"].startswith("data:image/jpeg;base64,")
+    assert len(seen[0]["image"]) < 4000
+    assert seen[1] == {}
+    (tmp_path / "b.csv").write_text(f"candidates,text\ncat,{'word ' * 200}\ndog,two\n  words\n".replace("two\n", "two"))
+    seen = previews(read_file(tmp_path / "b.csv"), [0, 1])
+    assert len(seen[0]["text"]) == 400
+    assert seen[1]["text"] == "two words"
+    rows = "".join(f"cat,{i % 3},red,{i % 2}\n" for i in range(99)) + "dog,50,blue,\n"
+    (tmp_path / "c.csv").write_text(f"candidates,x,colour,y\n{rows}")
+    first = previews(read_file(tmp_path / "c.csv"), [99])[99]["values"]
+    assert (first[0]["name"], first[0]["value"], first[0]["z"]) == ("x", "50", 9.8)
+    assert first[1:] == [{"name": "colour", "value": "blue", "z": None}], "y is missing there"
+    np.savez(tmp_path / "d.npz", X=np.zeros((2, 8, 8), dtype=np.uint8), S=np.eye(2))
+    assert previews(read_file(tmp_path / "d.npz"), [1])[1]["image"].startswith("data:image/png;base64,")
+    frame = pd.DataFrame({"embedding": [[0.0, 1.0], [0.0, 3.0]], "candidates": [["a"], ["b"]]})
+    frame.to_parquet(tmp_path / "e.parquet")
+    values = previews(read_file(tmp_path / "e.parquet"), [1])[1]["values"]
+    assert values[0] == {"name": "1", "value": "3", "z": 1.0}
+
+
+@pytest.mark.skipif(not CHROMIUM.exists(), reason="there is no chromium")
+def test_in_a_browser(page, tmp_path):
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    (tmp_path / "report.html").write_text(page)
+    told = []
+    with playwright.sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox", "--disable-gpu"])
+        tab = browser.new_page(viewport={"width": 390, "height": 800})
+        tab.on("console", lambda message: told.append(message.text))
+        tab.on("pageerror", lambda error: told.append(str(error)))
+        tab.goto((tmp_path / "report.html").as_uri())
+        drawn = "[...document.querySelectorAll('.chart')].every(c => c.querySelector('svg path, svg line'))"
+        tab.wait_for_function(drawn, timeout=30_000)
+        points = tab.evaluate("document.querySelectorAll('#chart-losses svg .mark-symbol path').length")
+        assert points >= 400
+        assert tab.evaluate("document.documentElement.scrollWidth") <= 390, "a phone need not scroll sideways"
+        cell = "[...document.querySelectorAll('#class-table tbody tr')].map(r => Number(r.cells[1].dataset.value))"
+        tab.click("#class-table thead th:nth-child(2) button")
+        falling = tab.evaluate(cell)
+        tab.click("#class-table thead th:nth-child(2) button")
+        rising = tab.evaluate(cell)
+        assert falling == sorted(falling, reverse=True)
+        assert rising == sorted(falling)
+        assert len({*falling}) > 1
+        assert tab.get_attribute("#class-table thead th:nth-child(2)", "aria-sort") == "ascending"
+        tab.hover("#chart-losses svg .mark-symbol path >> nth=0", force=True)
+        assert tab.evaluate("window.pwned") is None
+        assert tab.title() == f"Audit of {EVIL}.csv"
+        browser.close()
+    assert told == []

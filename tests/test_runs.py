@@ -1,0 +1,342 @@
+"""`candidly fit`, `audit`, `report`, `predict` and `export`, as a user runs them: processes of their own."""
+
+import csv
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from candidly.data import read_file
+from candidly.data.dataset import file_hash
+from candidly.runs import corrected
+from candidly.sets import CandidateSets
+
+CLASSES = ["ant", "bee", "cat", "<b>dog</b>", "emu", "fox"]
+FILES = ["audit.csv", "audit.parquet", "findings.json", "report.html", "run.json"]
+
+
+def run(*arguments, cwd=None, code=0):
+    command = [sys.executable, "-m", "candidly", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def clusters(n, seed):
+    """(features, classes): six round clusters, well apart."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(6, size=n)
+    return 4 * np.eye(6)[y] + rng.normal(size=(n, 6)), y
+
+
+def annotated(path, n=500):
+    """Three annotators: good, wide (two labels), and bad, who takes half the cats for bees; a fifth fools all of them.
+
+    Returns the classes, and in which rows the truth is outside.
+    """
+    X, y = clusters(n, 0)
+    rng = np.random.default_rng(1)
+    told = np.where(rng.random(n) < 0.2, (y + rng.integers(1, 6, size=n)) % 6, y)
+    also = (told + rng.integers(1, 6, size=n)) % 6
+    mixed_up = (told == 2) & (np.arange(n) % 2 == 1)
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["id", "good", "wide", "bad", "label", *(f"f{j}" for j in range(6))])
+        for i in range(n):
+            good, second, bad = (CLASSES[j] for j in (told[i], also[i], 1 if mixed_up[i] else told[i]))
+            cells = [good if i % 5 else "", f"{good}|{second}", bad, CLASSES[y[i]]]
+            writer.writerow([f"=row-{i}", *cells, *X[i].round(3)])
+    return y, (told != y) & (also != y) & ~(mixed_up & (y == 1))
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fit")
+    y, outside = annotated(folder / "a.csv")
+    options = ("--labels", "good,wide,bad", "--folds", "3")
+    done = run("fit", "a.csv", *options, "--out", "run", cwd=folder)
+    return folder, done, y, outside
+
+
+def test_fit_leaves_a_whole_run(fitted):
+    folder, done, _, _ = fitted
+    names = [*FILES, "arrays.npz", "estimator.json", "metrics.jsonl", "model"]
+    assert sorted(path.name for path in (folder / "run").iterdir()) == sorted(names)
+    assert sorted(path.name for path in folder.iterdir()) == ["a.csv", "run"]
+    note = json.loads((folder / "run" / "run.json").read_text())
+    assert note["config"]["method"] == "ooc"
+    assert note["source"]["sha256"] == file_hash(folder / "a.csv")
+    assert {"candidly", "torch", "numpy"} <= note["versions"].keys()
+    assert note["finished"] > note["started"]
+    assert done.stderr == "", "quiet when piped"
+    assert "\x1b" not in done.stdout
+
+
+def test_fit_finds_the_rows_and_tells(fitted):
+    folder, done, _, outside = fitted
+    findings = json.loads((folder / "run" / "findings.json").read_text())
+    quality = findings["evaluation"]
+    assert quality["outside"] == pytest.approx(outside.mean())
+    assert quality["accuracy"] > 0.9
+    assert quality["ap_outside"] > 0.8
+    assert findings["shares"]["outside"]["low"] <= outside.mean() <= findings["shares"]["outside"]["high"]
+    assert "truth outside the candidates" in done.stdout
+    assert f"average precision of finding them: {quality['ap_outside']:.3f}" in done.stdout
+    assert "candidly export run --out FILE" in done.stdout
+    worst = findings["suspects"]["closed"][0]
+    assert worst["preview"]["values"][0].keys() == {"name", "value", "z"}
+    assert f"  {worst['id']}  " in done.stdout
+
+
+def test_annotators_are_told_apart(fitted):
+    folder, done, _, _ = fitted
+    people = {
+        entry["name"]: entry for entry in json.loads((folder / "run" / "findings.json").read_text())["annotators"]
+    }
+    assert people["good"]["answers"] == 400
+    assert people["wide"]["width"] == 2
+    assert people["bad"]["missed"][0]["label"] == "cat"
+    assert people["bad"]["missed"][0]["share"] == pytest.approx(0.5, abs=0.15)
+    for entry in people.values():
+        assert entry["outside"] == pytest.approx(entry["true_outside"], abs=0.07)
+    assert "misses cat" in done.stdout
+
+
+def test_tables_hold_all_rows(fitted):
+    folder = fitted[0]
+    audit = pd.read_parquet(folder / "run" / "audit.parquet")
+    columns = ["id", "verdict", "p_normal", "p_closed", "p_open", "suggested_label", "suggested_probability"]
+    assert list(audit) == [*columns, "inside_loss", "outside_loss", "candidates"]
+    assert len(audit) == 500
+    assert audit[["p_normal", "p_closed", "p_open"]].sum(axis=1).tolist() == pytest.approx([1] * 500)
+    sets = read_file(folder / "a.csv", labels="good,wide,bad").sets
+    assert [tuple(row) for row in audit["candidates"]] == list(sets)
+    written = pd.read_csv(folder / "run" / "audit.csv")
+    assert written["id"][3] == "'=row-3", "a spreadsheet does not run it"
+    assert written["p_closed"].tolist() == pytest.approx(audit["p_closed"].tolist(), abs=1e-6)
+    assert written["candidates"][0] == "|".join(sets[0])
+
+
+def test_the_model_predicts_and_rejects(fitted):
+    folder = fitted[0]
+    X, y = clusters(200, 7)
+    X[150:] = np.random.default_rng(0).normal(1, 1, size=(50, 6))  # like no class
+    frame = pd.DataFrame(X, columns=[f"f{j}" for j in range(6)])
+    frame.to_csv(folder / "new.csv", index=False)
+    run("predict", "run", "new.csv", "--out", "plain.csv", cwd=folder)
+    plain = pd.read_csv(folder / "plain.csv")
+    assert list(plain) == ["id", "label", "probability"]
+    assert (plain["label"][:150] == np.array(CLASSES)[y[:150]]).mean() > 0.9
+    done = json.loads(
+        run("predict", "run", "new.csv", "--out", "p.parquet", "--reject", "0.1", "--json", cwd=folder).stdout
+    )
+    rejected = pd.read_parquet(folder / "p.parquet")["label"] == "none of the classes"
+    assert done["labels"]["none of the classes"] == rejected.sum()
+    assert rejected[150:].mean() > rejected[:150].mean()
+    assert "exists already" in run("predict", "run", "new.csv", "--out", "plain.csv", cwd=folder, code=2).stderr
+    frame.drop(columns="f2").to_csv(folder / "less.csv", index=False)
+    assert "'f2'" in run("predict", "run", "less.csv", "--out", "x.csv", cwd=folder, code=2).stderr
+
+
+def test_export_corrects_the_sets(fitted):
+    folder, _, y, _ = fitted
+    before = (folder / "a.csv").read_bytes()
+    audit = pd.read_parquet(folder / "run" / "audit.parquet")
+    closed, gone = audit["verdict"] == "closed", audit["verdict"] == "open"
+    assert closed.sum() > 10
+    told = run("export", "run", "--out", "better.csv", cwd=folder).stdout
+    assert f"{closed.sum()} of them corrected, {gone.sum()} left out" in told
+    better, old = read_file(folder / "better.csv").sets, read_file(folder / "a.csv", labels="good,wide,bad").sets
+    assert len(better) == 500 - gone.sum()
+    kept = np.flatnonzero(~gone)
+    for labels, row in zip(better, kept, strict=True):
+        extra = {audit["suggested_label"][row]} if closed[row] else set()
+        assert {*labels} == {*old[int(row)]} | extra
+    truth = np.array(CLASSES)[y]
+    hits = [truth[row] in labels for labels, row in zip(better, kept, strict=True)]
+    assert np.mean(hits) > np.mean([label in labels for label, labels in zip(truth, old, strict=True)]) + 0.05
+    assert (folder / "a.csv").read_bytes() == before
+    assert "never overwritten" in run("export", "run", "--out", "a.csv", cwd=folder, code=2).stderr
+
+
+def test_export_refuses_another_input(fitted, tmp_path):
+    folder = fitted[0]
+    (tmp_path / "b.csv").write_text((folder / "a.csv").read_text().replace("ant", "aunt", 1))
+    message = run("export", folder / "run", "--input", tmp_path / "b.csv", "--out", tmp_path / "c.csv", code=2).stderr
+    assert "its content has changed" in message
+    assert not (tmp_path / "c.csv").exists()
+
+
+def test_corrected_sets():
+    sets = CandidateSets([["a"], ["a", "b"], ["c"]], classes=["a", "b", "c"])
+    suggested, where = np.array([2, -1, 0]), np.array([True, False, True])
+    assert list(corrected(sets, suggested, where)) == [("a", "c"), ("a", "b"), ("a", "c")]
+    assert list(corrected(sets, suggested, where, replace=True)) == [("c",), ("a", "b"), ("a",)]
+
+
+# ---- audit
+
+
+def probs_for(folder, n=1500):
+    """A file, and probabilities of a model that is surer of the rows that it gets right."""
+    y, outside = annotated(folder / "a.csv", n)
+    logits = 6 * np.eye(6)[y] + 2 * np.random.default_rng(2).normal(size=(n, 6))
+    P = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    np.save(folder / "p.npy", P[:, np.argsort(CLASSES)])
+    return outside
+
+
+def test_audit_needs_no_training_and_no_torch(tmp_path):
+    outside = probs_for(tmp_path)
+    code = (
+        "import sys; from candidly.cli import app\n"
+        "try: app(sys.argv[1:])\n"
+        "except SystemExit as end: print('torch' in sys.modules, end.code, file=sys.stderr)"
+    )
+    options = ["--labels", "good,wide,bad", "--probs", "p.npy", "--json", "--fail-above", "0.02"]
+    command = [sys.executable, "-c", code, "audit", "a.csv", *options, "--out", "run"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert done.stderr.splitlines()[-1] == "False 1"
+    assert "of the rows have their truth outside their candidates, more than 2.0%" in done.stderr
+    found = json.loads(done.stdout)
+    assert found["evaluation"]["ap_outside"] > 0.7
+    assert found["shares"]["outside"]["low"] <= outside.mean() <= found["shares"]["outside"]["high"]
+    assert found["run"] == "run"
+    assert "points" not in found
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == FILES
+    assert "has no model" in run("predict", "run", "a.csv", "--out", "x.csv", cwd=tmp_path, code=2).stderr
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert str(run("report", "run", "--no-rows", cwd=tmp_path).stdout).strip() == "run/report.html"
+    private = (tmp_path / "run" / "report.html").read_text()
+    assert "=row-1" in page
+    assert "=row-1" not in private
+    assert ">good<" in page
+    assert ">good<" not in private
+    again = run(*command[3:], cwd=tmp_path, code=2).stderr
+    assert "run exists already" in again
+
+
+def label_studio(path, n=120):
+    """Three annotators of tasks with text; the second answers every fifth task wrongly, and so does the third."""
+    words = {"sun": "bright warm summer beach", "rain": "wet grey umbrella cloud", "snow": "cold white ski winter"}
+    names, rng, tasks = [*words], np.random.default_rng(0), []
+    for i in range(n):
+        y = i % 3
+        text = " ".join(rng.choice(words[names[y]].split(), 6))
+        said = [
+            names[y],
+            names[(y + 1) % 3] if i % 5 == 0 else names[y],
+            names[(y + 1) % 3] if i % 5 == 0 else names[y],
+        ]
+        if i % 15 == 0:
+            said[0] = said[1]  # the truth is outside
+        annotations = [
+            {"completed_by": k, "result": [_choice(label)]} for k, label in enumerate(said, 1)
+        ]  # fmt: skip
+        tasks.append({"id": 1000 + i, "data": {"text": text}, "annotations": annotations})
+    path.write_text(json.dumps(tasks))
+
+
+def _choice(label):
+    return {"from_name": "weather", "to_name": "text", "type": "choices", "value": {"choices": [label]}}
+
+
+def test_label_studio_gets_predictions_with_scores(tmp_path):
+    label_studio(tmp_path / "tasks.json")
+    run("fit", "tasks.json", "--out", "run", "--epochs", "10", "--folds", "2", cwd=tmp_path)
+    run("export", "run", "--out", "better.json", cwd=tmp_path)
+    audit = pd.read_parquet(tmp_path / "run" / "audit.parquet").set_index("id")
+    tasks = json.loads((tmp_path / "better.json").read_text())
+    assert len(tasks) == 120
+    for task in tasks:
+        entry = audit.loc[str(task["id"]) if audit.index.dtype == object else task["id"]]
+        if entry["verdict"] == "open":
+            assert "predictions" not in task
+            continue
+        (prediction,) = task["predictions"]
+        assert prediction["score"] == pytest.approx(entry["suggested_probability"], abs=1e-5)
+        assert prediction["result"][0]["value"]["choices"] == [entry["suggested_label"]]
+        assert len(task["annotations"]) == 3
+    people = json.loads((tmp_path / "run" / "findings.json").read_text())["annotators"]
+    assert [entry["name"] for entry in people][-1] == "1"
+
+
+# ---- what goes wrong
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "words"),
+    [
+        ("candidates,x\ncat,1\n,2\n", [], "a.csv, row 2 (the header not counted): the candidate set is empty"),
+        ("candidates,x\ncat,1\ncat,2\n", [], "a.csv: the only class is 'cat'"),
+        ("candidates\ncat\ndog\n", [], "holds labels but nothing to learn from"),
+        ("candidates,x\ncat,1\ndog,2\n", [], "folds=5: expected at most 2, the number of rows"),
+        ("candidates,x\ncat,1\ndog,2\n", ["--method", "podren"], "Did you mean 'proden'?"),
+        ("candidates,x\ncat,1\ndog,2\n", ["--set", "alhpa=1"], "Did you mean 'alpha'?"),
+        ("candidates,x\ncat,1\ndog,2\n", ["--epochs", "many"], "'many' is neither a number nor auto"),
+        ("candidates,image\ncat,../x.png\ndog,y.png\n", [], "'../x.png' leads out of"),
+        ("candidates,image\ncat,a.csv\ndog,a.csv\n", [], "a.csv is not an image that can be read"),
+    ],
+)
+def test_bad_input_leaves_nothing(tmp_path, content, options, words):
+    (tmp_path / "a.csv").write_text(content)
+    done = run("fit", "a.csv", "--out", "run", *options, cwd=tmp_path, code=2)
+    assert words in done.stderr
+    assert done.stdout == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]
+
+
+def test_bad_outputs_leave_nothing(tmp_path):
+    probs_for(tmp_path)
+    P = np.load(tmp_path / "p.npy")
+    P[7, 2] = np.nan
+    np.save(tmp_path / "p.npy", P)
+    done = run("audit", "a.csv", "--labels", "good,wide,bad", "--probs", "p.npy", "--out", "run", cwd=tmp_path, code=2)
+    assert "p.npy, row 8 (counting from 1), column 3: nan is no finite number" in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "p.npy"]
+
+
+def test_ctrl_c_leaves_nothing(tmp_path):
+    annotated(tmp_path / "a.csv")
+    command = [
+        sys.executable,
+        "-m",
+        "candidly",
+        "fit",
+        "a.csv",
+        "--labels",
+        "wide",
+        "--epochs",
+        "100000",
+        "--out",
+        "run",
+    ]
+    child = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    partial = tmp_path / "run.partial"
+    deadline = time.time() + 60
+    while time.time() < deadline and not partial.exists() and child.poll() is None:
+        time.sleep(0.05)
+    time.sleep(5)
+    child.send_signal(signal.SIGINT)
+    said = child.communicate(timeout=60)[1]
+    assert child.returncode == 130, said
+    assert said == "candidly: stopped; the same command starts it again.\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]
+
+
+def test_what_is_no_run_is_not_taken_for_one(tmp_path):
+    assert "is missing: is" in run("report", tmp_path, code=2).stderr
+    Path(tmp_path / "run.json").write_text('{"config": {}}')
+    assert "was not written by `candidly fit`" in run("export", tmp_path, "--out", "x.csv", code=2).stderr
+
+
+@pytest.mark.parametrize("command", ["fit", "audit", "report", "predict", "export"])
+def test_help_has_examples(command):
+    assert f"  candidly {command} " in run(command, "--help").stdout
