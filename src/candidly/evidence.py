@@ -246,12 +246,19 @@ def _neighbour_scores(outputs: Outputs, rows: Any, index: NDArray[Any], referenc
     if reference is None:
         return []
     X = (_features(outputs.features, rows) - reference.mean) / reference.scale
+    step = max(1, BLOCK // len(reference.rows))
+    parts = [_votes(X[i : i + step], index[i : i + step], reference) for i in range(0, len(X), step)]
+    return [-np.log(np.concatenate(parts))]
+
+
+def _votes(X: Floats, index: NDArray[Any], reference: Reference) -> Floats:
+    """The most votes that a class gets from the neighbours of each row; a row is no neighbour of itself."""
     Y = reference.features
-    squares = (X**2).sum(axis=1)[:, None] + (Y**2).sum(axis=1) - 2 * X @ Y.T
-    squares[index[:, None] == reference.rows] = np.inf  # a row is no neighbour of itself
+    nearness = X @ Y.T - 0.5 * (Y**2).sum(axis=1)  # falls with the distance
+    nearness[index[:, None] == reference.rows] = -np.inf
     k = min(NEIGHBOURS, max(1, len(Y) - 1))
-    nearest = np.argpartition(squares, k - 1, axis=1)[:, :k]
-    return [-np.log(reference.votes[nearest].mean(axis=1).max(axis=1))]
+    nearest = np.argpartition(-nearness, k - 1, axis=1)[:, :k]
+    return reference.votes[nearest].mean(axis=1).max(axis=1)
 
 
 def _features(features: Any, rows: Any) -> Floats:
