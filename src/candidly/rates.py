@@ -28,7 +28,7 @@ FEW = 100  # rows below which shares mean little
 WIDER = 1.5  # the interval, in units of its sampling error: the mixture is a model, and models err
 MODEL_ERROR = 0.015  # added to both ends, as above; chosen for 90 % coverage in benchmarks/audit_rates.py
 NORMAL_90 = 1.645
-LURED = 4.0  # standard errors by which wrong candidates may follow the model's ranking
+LURED = 3.5  # standard errors by which wrong candidates may follow the model's ranking
 
 Interval = tuple[float, float]
 
