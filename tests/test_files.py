@@ -67,8 +67,11 @@ def test_csv_with_features_and_truth(write):
 def test_none_of_the_classes_is_a_value_of_its_own(write):
     text = "candidates,label\ncat|dog,none of the classes\ndog,None Of The  Classes\ncat,\ndog,fish\n"
     data = read_file(write(text))
-    assert data.truth.tolist() == [NO_CLASS, NO_CLASS, UNKNOWN, 2]
-    assert data.sets.classes.tolist() == ["cat", "dog", "fish"], "a true label that nobody proposed is a class"
+    assert data.truth.tolist() == [NO_CLASS, NO_CLASS, UNKNOWN, NO_CLASS]
+    assert data.sets.classes.tolist() == ["cat", "dog"], "the truth decides nothing that is learnt"
+    assert data.notes[0].startswith("1 true label(s) that nobody proposed ('fish') count as none of the classes")
+    named = read_file(write(text), classes=["cat", "dog", "fish"])
+    assert (named.truth.tolist(), named.notes) == ([NO_CLASS, NO_CLASS, UNKNOWN, 2], ())
     numbers = read_file(write("candidates,label\n1|2,-1\n2,1\n"))
     assert numbers.truth.tolist() == [NO_CLASS, 0]
     signs = read_file(write("candidates,label\n-1|1,-1\n1,1\n"))
@@ -588,10 +591,10 @@ def test_label_studio(write):
     data = read_file(write(json.dumps(tasks()), "export.json"))
     assert data.ids.tolist() == [11, 12, 13]
     assert list(data.sets) == [("cat", "dog"), ("dog",), ("cat",)]
-    assert data.sets.classes.tolist() == ["bird", "cat", "dog"]
-    assert list(data.truth_labels()) == [None, "bird", "cat"]
+    assert data.sets.classes.tolist() == ["cat", "dog"]
+    assert list(data.truth_labels()) == [None, "none of the classes", "cat"]
     assert data.answers.annotators.tolist() == ["1", "2", "b@x.org"]
-    assert data.votes.toarray().tolist() == [[0, 2, 1], [0, 0, 1], [0, 1, 0]]
+    assert data.votes.toarray().tolist() == [[2, 1], [0, 1], [1, 0]]
     assert (data.kind, data.inputs.to_pylist()) == ("text", ["one", "two", "three"])
     assert data.notes[0] == "2 cancelled annotation(s) are left out."
     assert data.notes[1] == "1 task(s) without a choice are left out."

@@ -180,7 +180,7 @@ def settle(
 ) -> tuple[list[Any], list[Any], NDArray[Any]]:
     """(labels of the pool, labels of the truth, classes): text that is nothing but whole numbers becomes numbers.
 
-    Without a class list, it is the labels that occur, sorted, those of the truth included.
+    Without a class list, it is the candidates that occur, sorted: the truth decides nothing that is learnt.
     """
     labels, true = list(pool), list(truth)
     if is_text and all(_is_number(label) or says_no_class(label) for label in [*labels, *true]):
@@ -189,8 +189,7 @@ def settle(
         if all(isinstance(label, int) for label in labels) and all(map(_is_number, classes)):
             classes = [int(label) for label in classes]
         return labels, true, label_array(classes)
-    occurring = {*labels, *(label for label in true if not says_no_class(label))}
-    return labels, true, label_array(sorted(occurring, key=lambda x: (isinstance(x, str), x)))
+    return labels, true, label_array(sorted(set(labels), key=lambda x: (isinstance(x, str), x)))
 
 
 def says_no_class(label: Any) -> bool:
@@ -225,17 +224,26 @@ def indices(
     return index.astype(np.int32)[codes]
 
 
+def unproposed(labels: list[Any], classes: NDArray[Any]) -> list[Any]:
+    """True labels that are neither classes nor the word for none of them."""
+    index = find(labels, classes)
+    return [label for label, i in zip(labels, index, strict=True) if i < 0 and not says_no_class(label)]
+
+
 def true_indices(
-    labels: list[Any], indptr: NDArray[Any], codes: NDArray[Any], classes: NDArray[Any], where: Where
+    labels: list[Any], indptr: NDArray[Any], codes: NDArray[Any], classes: NDArray[Any], where: Where, strict: bool
 ) -> NDArray[np.int64]:
-    """The truth, one class index a row, or NO_CLASS, or UNKNOWN for a row that says nothing."""
+    """The truth, one class index a row, or NO_CLASS, or UNKNOWN for a row that says nothing.
+
+    strict: a label that is no class is an error; otherwise it is NO_CLASS, like all that nobody proposed.
+    """
     sizes = np.diff(indptr)
     if (sizes > 1).any():
         row = int((sizes > 1).argmax())
         raise InputError(f"{where(row)}: {sizes[row]} true labels; expected one, or an empty cell.")
     rows, index = np.flatnonzero(sizes), find(labels, classes)  # NO_CLASS is what `find` gives for no class
-    wrong = (index < 0) & ~np.array([says_no_class(label) for label in labels], dtype=bool)
-    if len(rows) and (at := wrong[codes]).any():
+    if strict and (wrong := unproposed(labels, classes)):
+        at = np.array([label in wrong for label in labels])[codes]
         first = int(at.argmax())
         raise InputError(
             f"{where(int(rows[first]))}: the true label {labels[codes[first]]!r} is not among the {len(classes)} "

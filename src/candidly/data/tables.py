@@ -12,7 +12,7 @@ from scipy import sparse
 
 from candidly.data.dataset import UNKNOWN, Answers, Dataset, Examples, Options, Source, file_hash
 from candidly.data.guard import inside, refuse_larger_than_memory
-from candidly.data.labels import LabelColumn, Where, indices, read_classes, settle, to_sets, true_indices
+from candidly.data.labels import LabelColumn, Where, indices, read_classes, settle, to_sets, true_indices, unproposed
 from candidly.data.roles import Roles, assign
 from candidly.data.scan import Scan
 from candidly.errors import InputError
@@ -48,8 +48,11 @@ def build(scan: Scan, options: Options, labelled: bool) -> Dataset | Examples:
     ids, groups = _identities(scan, roles, found)
     inputs = _inputs(scan, roles, found, groups)
     source = Source(scan.path, scan.format, file_hash(scan.path), _resolved(scan, options, roles).as_dict())
-    examples = (ids, roles.kind, inputs, source, (*scan.notes, *roles.notes))
-    return Dataset(*examples, **_labels(scan, roles, options, found, groups)) if labelled else Examples(*examples)
+    notes = (*scan.notes, *roles.notes)
+    if not labelled:
+        return Examples(ids, roles.kind, inputs, source, notes)
+    labels, told = _labels(scan, roles, options, found, groups)
+    return Dataset(ids, roles.kind, inputs, source, (*notes, *told), **labels)
 
 
 def _resolved(scan: Scan, options: Options, roles: Roles) -> Options:
@@ -281,8 +284,10 @@ def _frame(columns: dict[str, pa.Array]) -> pd.DataFrame:
 # ---- labels
 
 
-def _labels(scan: Scan, roles: Roles, options: Options, found: Collected, groups: Groups | None) -> dict[str, Any]:
-    """The sets, votes, answers, scores and truth."""
+def _labels(
+    scan: Scan, roles: Roles, options: Options, found: Collected, groups: Groups | None
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The sets, votes, answers, scores and truth; and what was decided about the truth."""
     is_text = any(column.is_text for column in found.labels)
     true_pool = found.truth.pool if found.truth else {}
     labels, true, classes = settle(found.labels[0].pool, true_pool, read_classes(options.classes), is_text)
@@ -296,10 +301,22 @@ def _labels(scan: Scan, roles: Roles, options: Options, found: Collected, groups
         result = {"sets": to_sets(*parts[0], classes, scan.where)}
         if roles.scores is not None:
             result["scores"] = _scores(scan, _whole(found.kept[roles.scores]), *parts[0], len(classes))
-    if found.truth is not None:
-        truth = true_indices(true, *found.truth.finish(), classes, scan.where)
-        result["truth"] = truth if groups is None else _agreed(scan, truth, groups)
-    return result
+    if found.truth is None:
+        return result, ()
+    truth = true_indices(true, *found.truth.finish(), classes, scan.where, strict=options.classes is not None)
+    result["truth"] = truth if groups is None else _agreed(scan, truth, groups)
+    return result, _told(unproposed(true, classes))
+
+
+def _told(names: list[Any]) -> tuple[str, ...]:
+    """What becomes of true labels that nobody proposed."""
+    if not names:
+        return ()
+    shown = ", ".join(repr(name) for name in names[:3]) + (", ..." if len(names) > 3 else "")
+    return (
+        f"{len(names)} true label(s) that nobody proposed ({shown}) count as none of the classes, since the truth only "
+        "evaluates: name all classes (--classes) if they are classes.",
+    )
 
 
 def _entry(scan: Scan, indptr: NDArray[Any], at: int) -> str:
