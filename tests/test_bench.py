@@ -178,9 +178,23 @@ def test_export_keeps_what_was_there(tmp_path):
     assert commands.export(tmp_path / "all.jsonl", tmp_path / "b").startswith("2 results")
     shown = commands.show([one, two], "table1", tmp_path / "nowhere", tmp_path / "all.jsonl", "md", details=False)
     assert shown.count(" | ") == 2 + 1
-    (tmp_path / "bad.jsonl").write_text("{")
-    with pytest.raises(InputError, match=r"bad\.jsonl is not a file of JSON lines"):
-        commands.show([one], "table1", tmp_path, tmp_path / "bad.jsonl", "md", details=False)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"{", r"bad\.jsonl is not a file of JSON lines"),
+        (b"\xff", r"bad\.jsonl is not a file of JSON lines"),
+        (b"[1]", r"bad\.jsonl has lines that are no results"),
+        (b'{"key": 1}', r"bad\.jsonl has lines that are no results"),
+        (None, r"bad\.jsonl cannot be read \(Is a directory\): expected a file written by `candidly bench export`"),
+    ],
+)
+def test_what_is_no_exported_file_is_refused(tmp_path, content, message):
+    path = tmp_path / "bad.jsonl"
+    path.mkdir() if content is None else path.write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        commands.show(jobs(rows=["cc"]), "table1", tmp_path, path, "md", details=False)
 
 
 def test_the_oracle_row_is_told_and_ooc_is_not(monkeypatch):

@@ -23,6 +23,7 @@ from candidly.train import make_scheme
 TABLES = ("table1", "table2", "params")
 FIGURES = ("losses", "precision", "params", "examples")
 SUFFIXES = (".png", ".svg", ".pdf")
+RESULT = {"key", "score", "seconds", "curves"}  # what a line of an exported file holds at least
 
 
 def jobs(
@@ -158,12 +159,13 @@ def _picture(source: Source, row: int) -> np.ndarray:
 def _read(path: Path) -> list[dict[str, Any]]:
     try:
         found = [json.loads(line) for line in path.read_text().splitlines()]
-        if not all({"key", "score", "seconds", "curves"} <= result.keys() for result in found):
+        if not all(isinstance(line, dict) and RESULT <= line.keys() for line in found):
             raise InputError(f"{path} has lines that are no results: expected what `candidly bench export` writes.")
         return found
-    except FileNotFoundError as error:
-        raise InputError(f"{path} is missing: expected a file written by `candidly bench export`.") from error
-    except json.JSONDecodeError as error:
+    except OSError as error:
+        reason = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
+        raise InputError(f"{path} {reason}: expected a file written by `candidly bench export`.") from error
+    except ValueError as error:  # no JSON, or no text at all
         raise InputError(f"{path} is not a file of JSON lines ({error}).") from error
 
 
