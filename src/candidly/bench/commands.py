@@ -159,7 +159,7 @@ def _picture(source: Source, row: int) -> np.ndarray:
 def _read(path: Path) -> list[dict[str, Any]]:
     try:
         found = [json.loads(line) for line in path.read_text().splitlines()]
-        if not all(isinstance(line, dict) and RESULT <= line.keys() for line in found):
+        if not all(isinstance(line, dict) and line.keys() >= RESULT for line in found):
             raise InputError(f"{path} has lines that are no results: expected what `candidly bench export` writes.")
         return found
     except OSError as error:
