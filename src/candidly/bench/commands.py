@@ -95,7 +95,8 @@ def figure(
         raise InputError(f"{file} ends in {file.suffix!r}: expected one of {', '.join(SUFFIXES)}.")
     chosen = SCALES[one_of(scale, SCALES, "scale")]
     opened = chosen.opens[0] if open_set is None else one_of(open_set, chosen.opens, "open set of this scale")
-    by_key = {found["key"]: found for found in [*(_read(exported) if exported else []), *results(out)]}
+    every = [*(_read(exported) if exported else []), *results(out)]
+    by_key = {found["key"]: found for found in every if "figures" in found or kind not in ("losses", "examples")}
     picture = _draw(kind, chosen, opened, by_key, data_dir)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, lambda temporary: picture.savefig(temporary, format=file.suffix[1:], dpi=200))
