@@ -46,6 +46,20 @@ def test_kaiming_fan_out():
     assert weight.std().item() == pytest.approx((2 / (weight.shape[0] * 9)) ** 0.5, rel=0.02)
 
 
+def test_the_first_layer_whitens_patches_once():
+    """Filters applied to the patches they were made from are uncorrelated, with variance 1."""
+    x = torch.randn(50, 3, 9, 9, generator=torch.Generator().manual_seed(0)).cumsum(-1)
+    net = build_net("conv", (3, 9, 9), 4)
+    net.prepare(x)
+    out = net.patches(x)[:, :12].transpose(0, 1).flatten(1)
+    torch.testing.assert_close(out @ out.T / out.shape[1], torch.eye(12), atol=2e-3, rtol=0)
+    torch.testing.assert_close(net.patches.weight[12:], -net.patches.weight[:12])
+    before = net.patches.weight.clone()
+    net.prepare(2 * x)
+    assert torch.equal(net.patches.weight, before), "a net that was trained keeps its first layer"
+    assert not net.patches.weight.requires_grad
+
+
 def test_wrong_names_and_shapes():
     with pytest.raises(InputError, match=r"net 'resnet' is unknown. Did you mean 'resnet18'"):
         build_net("resnet", (3, 32, 32), 10)

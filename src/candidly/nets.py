@@ -1,7 +1,8 @@
 """Networks. Any `nn.Module` that turns a batch of inputs into logits will do.
 
 A net may also offer `features(x)` and `head` (an `nn.Linear`), with `forward(x) == head(features(x))`; methods that
-embed examples then use the features, and fall back to the logits otherwise.
+embed examples then use the features, and fall back to the logits otherwise. And it may offer `prepare(x)`, which sees
+some examples before the training starts.
 """
 
 from __future__ import annotations
@@ -67,19 +68,43 @@ class MLP(Net):
 
 
 class SmallConv(Net):
-    """Three stages of two 3x3 convolutions with batch norm, each stage halving the size; at 32 px 77 MFLOP an image."""
+    """Whitened 2x2 patches, then three stages of two 3x3 convolutions, each halving the size: 47 MFLOP at 32 px.
 
-    def __init__(self, shape: Sequence[int], n_classes: int, *, widths: tuple[int, int, int] = (48, 96, 192)) -> None:
+    After airbench (Jordan, 2024), as is the order of layers: batch norm after pooling has a quarter of the work.
+    """
+
+    prepared: Tensor  # has it seen examples?
+
+    def __init__(self, shape: Sequence[int], n_classes: int, *, widths: Sequence[int] = (32, 64, 128)) -> None:
         super().__init__()
-        channels = [shape[0], *widths]
+        patches = 4 * shape[0]
+        self.patches = nn.Conv2d(shape[0], 2 * patches, 2)
         stages = [
             layer
-            for a, b in itertools.pairwise(channels)
-            for layer in (*conv_norm(a, b), nn.ReLU(), nn.MaxPool2d(2, ceil_mode=True), *conv_norm(b, b), nn.ReLU())
+            for a, b in itertools.pairwise([2 * patches, *widths])
+            for layer in (*pooled_conv(a, b), nn.ReLU(), *conv_norm(b, b), nn.ReLU())
         ]
-        self.features = nn.Sequential(*stages, nn.AdaptiveMaxPool2d(1), nn.Flatten())
+        self.features = nn.Sequential(self.patches, nn.ReLU(), *stages, nn.AdaptiveMaxPool2d(1), nn.Flatten())
         self.head = nn.Linear(widths[-1], n_classes)
         kaiming(self)
+        self.register_buffer("prepared", torch.tensor(False))
+        self._set_patches(torch.eye(patches))
+
+    @torch.no_grad()
+    def prepare(self, x: Tensor) -> None:
+        """Fix the first layer once: the principal components of the examples' patches and their opposites, whitened."""
+        if self.prepared:
+            return
+        patches = nn.functional.unfold(x.contiguous(), 2).transpose(0, 1).flatten(1).double()
+        variances, components = torch.linalg.eigh(patches @ patches.T / patches.shape[1])
+        self._set_patches(components.T / (variances.clamp_min(0) + 5e-4).sqrt()[:, None])
+        self.prepared.fill_(True)
+
+    @torch.no_grad()
+    def _set_patches(self, filters: Tensor) -> None:
+        filters = torch.cat([filters, -filters]).view_as(self.patches.weight)
+        self.patches.weight.requires_grad_(False).copy_(filters)
+        nn.init.zeros_(self.patches.bias)  # type: ignore[arg-type]
 
 
 class Residual(nn.Module):
@@ -110,6 +135,11 @@ class ResNet18(Net):
 
 def conv_norm(a: int, b: int, *, stride: int = 1, size: int = 3) -> tuple[nn.Module, nn.Module]:
     return nn.Conv2d(a, b, size, stride, padding=size // 2, bias=False), nn.BatchNorm2d(b)
+
+
+def pooled_conv(a: int, b: int) -> tuple[nn.Module, nn.Module, nn.Module]:
+    convolution, norm = conv_norm(a, b)
+    return convolution, nn.MaxPool2d(2, ceil_mode=True), norm
 
 
 def kaiming(net: nn.Module) -> None:

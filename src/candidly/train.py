@@ -30,6 +30,8 @@ from candidly.sets import CandidateSets
 from candidly.store import Run, fingerprint
 from candidly.views import Views, make_views
 
+PREPARED = 2000  # examples at least, if there are as many, that a net may look at before the training starts
+
 
 @dataclass(frozen=True)
 class Scheme:
@@ -174,6 +176,8 @@ class Trainer:
         self.model = model.to(self.device)
         if len(views.shape) == 3:
             self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if (prepare := getattr(model, "prepare", None)) is not None:
+            prepare(views(torch.arange(0, len(views), max(1, len(views) // PREPARED)), "plain"))
         check_width(model, views, sets.n_classes)
         self.rng = torch.Generator()
         self.set_up_method(dense)

@@ -1,0 +1,120 @@
+"""Size a scale on validation rows, which are cut from its training rows: no test row chooses anything.
+
+    python benchmarks/tune.py mini --cell svhn 0.1 0.2 0.4 --methods "ooc, robust" PRODEN --set epochs=20
+    python benchmarks/tune.py cpu --minutes 5 10 20 40 --out curve.jsonl    # accuracy by time, clean and corrupted
+
+One JSON line a run: the settings, the mean accuracy of the last tenth of the epochs, time and FLOPs. With `--minutes`
+the number of epochs is what fits, after a measurement of some steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from candidly.bench.data import Problem, Source, make_problem, reduced, supervised_problem
+from candidly.bench.grid import ROWS, Cell, Job, method_of
+from candidly.bench.scales import SCALES, Scale, load_source, moments
+from candidly.metrics import final_score
+from candidly.nets import build_net
+from candidly.train import Trainer, fit, make_scheme
+from candidly.views import make_views
+
+VALIDATION = 5000
+CLEAN = "supervised"
+
+
+def validation_source(scale: Scale, opened: str, seed: int, data_dir: Path | None) -> Source:
+    """The scale's training rows, and others of the training set in the place of the test set."""
+    n = None if scale.n_known is None else scale.n_known + VALIDATION
+    source = load_source(scale.known, n, 1, opened, seed, data_dir, scale.encoding)
+    X, y = source.X, source.y
+    held = X[:VALIDATION] if scale.encoding is None else X[:VALIDATION, 0]
+    return dataclasses.replace(source, X=X[VALIDATION:], y=y[VALIDATION:], X_test=held, y_test=y[:VALIDATION])
+
+
+def validation_problem(scale: Scale, cell: Cell, seed: int, data_dir: Path | None) -> Problem:
+    source = validation_source(scale, cell.open_set, seed, data_dir)
+    problem = make_problem(source, q=cell.q, tau1=cell.tau1, tau2=cell.tau2, seed=seed)
+    return problem if scale.encoding is None else reduced(problem, scale.encoding.components)
+
+
+def train(job: Job, problem: Problem, minutes: float | None) -> dict[str, Any]:
+    scale = job.scale
+    data = supervised_problem(problem) if job.row.reference == CLEAN else problem
+    views = make_views(data.X, **moments(scale))
+    model = build_net(scale.net, views.shape, data.candidates.n_classes, seed=job.seed, **scale.net_settings)
+    changes = dict(scale.changes)
+    if minutes is not None:
+        changes["epochs"] = max(1, round(60 * minutes / seconds_of_an_epoch(job, problem, data, views)))
+    plan = {"scheme": scale.scheme, "seed": job.seed, **changes}
+    began, cpu = time.perf_counter(), time.process_time()
+    fitted = fit(model, views, data.candidates, method_of(job, problem), test=data.test, truth=data.truth, **plan)
+    last = fitted.history[-1]
+    quality = {k: round(last[k], 3) for k in last if k.startswith("precision_") and last[k] is not None}
+    spent = {"seconds": round(time.perf_counter() - began, 1), "cpu": round(time.process_time() - cpu, 1)}
+    score = round(100 * final_score(fitted.history), 2)
+    return {"epochs": plan.get("epochs"), "score": score, **quality, **spent, "pflop": round(last["flops"] / 1e15, 5)}
+
+
+def seconds_of_an_epoch(job: Job, problem: Problem, data: Problem, views: Any, steps: int = 30) -> float:
+    """From some steps of a training that is thrown away; the first ones do not count."""
+    plan = make_scheme(job.scale.scheme, **job.scale.changes)
+    model = build_net(job.scale.net, views.shape, data.candidates.n_classes, **job.scale.net_settings)
+    trainer = Trainer(model, views, data.candidates, method_of(job, problem), plan)
+    trainer.step.train()
+    trainer.method.epoch_start(0, trainer.predict_all)
+    for k in range(steps):
+        if k == 5:
+            began = time.perf_counter()
+        batch = trainer.batch(torch.arange(k * plan.batch_size, (k + 1) * plan.batch_size) % len(views))
+        trainer.update(batch, plan.batch_size)
+    trainer.close()
+    return (time.perf_counter() - began) / (steps - 5) * len(views) / plan.batch_size
+
+
+def changed(scale: Scale, options: argparse.Namespace) -> Scale:
+    given = dict(text.split("=") for text in options.set)
+    changes = {k: int(v) if k in ("epochs", "batch_size") else float(v) for k, v in given.items()}
+    widths = {} if options.widths is None else {"widths": options.widths}
+    warmup = scale.warmup if options.warmup is None else (options.warmup, options.warmup)
+    settings = {**scale.net_settings, **widths}
+    return dataclasses.replace(scale, changes={**scale.changes, **changes}, net_settings=settings, warmup=warmup)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("scale", choices=list(SCALES))
+    parser.add_argument("--cell", nargs=4, metavar=("OPEN", "Q", "TAU1", "TAU2"), default=["svhn", "0.1", "0.2", "0.4"])
+    parser.add_argument("--methods", nargs="+", default=[CLEAN, "ooc, robust"], choices=[row.name for row in ROWS])
+    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="settings of the scheme")
+    parser.add_argument("--widths", nargs=3, type=int, help="of the convolutional net")
+    parser.add_argument("--warmup", type=float, help="of ooc, as a share of the training")
+    parser.add_argument("--minutes", nargs="+", type=float, default=[None])
+    parser.add_argument("--seed", type=int, default=100)
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--out", type=Path, help="file that lines are added to")
+    options = parser.parse_args()
+    scale = changed(SCALES[options.scale], options)
+    cell = Cell(options.cell[0], *map(float, options.cell[1:]))
+    problem = validation_problem(scale, cell, options.seed, options.data_dir)
+    rows = [row for row in ROWS if row.name in options.methods]
+    for minutes in options.minutes:
+        for row in rows:
+            about = {"scale": scale.name, "cell": cell.name, "row": row.name, "seed": options.seed, "minutes": minutes}
+            settings = {"changes": scale.changes, "net": scale.net_settings, "warmup": scale.ooc_settings(cell.q)}
+            line = {**about, **settings, **train(Job(scale, cell, row, options.seed), problem, minutes)}
+            print(json.dumps(line), flush=True)
+            if options.out is not None:
+                with options.out.open("a") as file:
+                    file.write(json.dumps(line) + "\n")
+
+
+if __name__ == "__main__":
+    main()
