@@ -1,32 +1,38 @@
 """Which score finds closed and open rows best? Average precision, beside the naive rule and cleanlab.
 
     python benchmarks/audit_find.py --data digits lost msrcv2 --out FILE.jsonl
+    python benchmarks/audit_find.py --out FILE.jsonl --picture FILE.png     # only the tables and the picture of a file
 
 Closed: `p_closed` against 1 - mass inside the candidates, and cleanlab's label quality with the best candidate as
 label and its multilabel variant. Open: `p_open` against the same mass, and cleanlab's out-of-distribution scores on the
-outputs and on the features. Outside: both together. Also the calibration error of the two probabilities (15 bins of
-equal count), and how a rehearsal with injected rows compares with the real ones. Appends and skips like audit_rates.py.
+outputs and on the features. Outside: both together. Also the calibration of the two probabilities (error over 15 bins
+of equal count; counts for a reliability diagram), and what calibration on injected rows would change
+(audit_injection.py; seed 0 only, as it takes longer). Appends and skips like audit_rates.py; rivals' results are kept beside the outputs in `--cache`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from sklearn.metrics import average_precision_score
 
+import audit_injection
 from audit_data import REAL, SOURCES, Case, case, cells
-from audit_rates import outputs, read_rows
+from audit_injection import calibration_error
+from audit_rates import add_row, outputs, read_rows
 from candidly import audit
 from candidly.corruption import CLOSED, NORMAL, OPEN
-from candidly.injection import rehearse
-from candidly.metrics import auroc
 from candidly.scores import log_softmax
 
+KINDS = ("closed", "open", "outside")
+BINS = 10  # of the reliability diagram, of equal width
 OURS = ("probs", "logits", "features")
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#000000")  # safe for colour-blind readers
 
 
 def rivals(chosen: Case) -> dict[str, np.ndarray]:
@@ -48,77 +54,129 @@ def rivals(chosen: Case) -> dict[str, np.ndarray]:
     }
 
 
-def calibration_error(p: np.ndarray, true: np.ndarray, bins: int = 15) -> float:
-    """Mean distance between stated and true frequency, over bins of equal count."""
-    parts = np.array_split(np.argsort(p, kind="stable"), bins)
-    return float(sum(abs(p[part].mean() - true[part].mean()) * len(part) for part in parts) / len(p))
-
-
-def measure(chosen: Case) -> dict[str, Any]:
-    scores = {name: {"closed": s, "open": s, "outside": s} for name, s in rivals(chosen).items()}
-    calibration = {}
-    truth = {"closed": chosen.kinds == CLOSED, "open": chosen.kinds == OPEN, "outside": chosen.kinds != NORMAL}
-    for inputs in OURS:
-        table = audit(chosen.candidates, **outputs(chosen, inputs))
-        ours = {"closed": table.p_closed, "open": table.p_open, "outside": 1 - table.p_normal}
-        scores[f"audit, {inputs}"] = {kind: p.to_numpy() for kind, p in ours.items()}
-        calibration[inputs] = {kind: calibration_error(ours[kind].to_numpy(), truth[kind]) for kind in truth}
-        labels = table.suggested_label.astype(float).to_numpy()
-        known = (chosen.kinds == CLOSED) & (table.verdict == "closed").to_numpy()
-        calibration[inputs]["suggestions right"] = (
-            float((labels == chosen.labels)[known].mean()) if known.any() else None
-        )
-    found = {
+def precisions(chosen: Case, scores: dict[str, dict[str, np.ndarray]]) -> dict[str, dict[str, float]]:
+    """Average precision of each score, for each kind that there is."""
+    return {
         kind: {name: float(average_precision_score(true, s[kind])) for name, s in scores.items()}
-        for kind, true in truth.items()
+        for kind, true in truth(chosen).items()
         if true.any()
     }
-    return {"n": len(chosen.kinds), "found": found, "calibration": calibration, "gap": gap(chosen)}
 
 
-def gap(chosen: Case) -> dict[str, list[float | None]]:
-    """AUROC of p_closed and of p_open, against normal rows: [of injected rows, of the real ones]."""
-    rehearsal = rehearse(chosen.candidates, logits=chosen.logits)
-    table, both = audit(chosen.candidates, logits=chosen.logits), {}
-    for kind, name, rehearsed in ((CLOSED, "closed", rehearsal.closed_auroc), (OPEN, "open", rehearsal.open_auroc)):
-        rows = (chosen.kinds == kind) | (chosen.kinds == NORMAL)
-        both[name] = [rehearsed, auroc(table[f"p_{name}"].to_numpy()[rows], chosen.kinds[rows] == kind)]
-    return both
+def truth(chosen: Case) -> dict[str, np.ndarray]:
+    return {"closed": chosen.kinds == CLOSED, "open": chosen.kinds == OPEN, "outside": chosen.kinds != NORMAL}
+
+
+def of_rivals(chosen: Case, path: Path) -> dict[str, dict[str, float]]:
+    """Their average precisions, from `path` if they are there."""
+    if not path.exists():
+        scores = {name: dict.fromkeys(KINDS, s) for name, s in rivals(chosen).items()}
+        path.write_text(json.dumps(precisions(chosen, scores)))
+    return json.loads(path.read_text())
+
+
+def measure(chosen: Case, kept: Path) -> dict[str, Any]:
+    true, found, calibration, reliability = truth(chosen), of_rivals(chosen, kept), {}, {}
+    for inputs in OURS:
+        table = audit(chosen.candidates, **outputs(chosen, inputs))
+        ours = {"closed": table.p_closed, "open": table.p_open, "outside": -table.p_normal}
+        ours = {kind: p.to_numpy() for kind, p in ours.items()}
+        for kind, ap in precisions(chosen, {f"audit, {inputs}": ours}).items():
+            found[kind] |= ap
+        errors = {kind: calibration_error(ours[kind], true[kind]) for kind in KINDS[:2]}
+        calibration[inputs] = errors | {"suggestions right": suggestions_right(chosen, table)}
+        if inputs == "logits":
+            reliability = {kind: bins(ours[kind], true[kind]) for kind in KINDS[:2]}
+    parts = {"found": found, "calibration": calibration, "reliability": reliability}
+    return {"n": len(chosen.kinds)} | parts
+
+
+def suggestions_right(chosen: Case, table: Any) -> float | None:
+    """Among the closed rows that are called closed."""
+    known = (chosen.kinds == CLOSED) & (table.verdict == "closed").to_numpy()
+    right = table.suggested_label.astype(float).to_numpy() == chosen.labels
+    return float(right[known].mean()) if known.any() else None
+
+
+def bins(p: np.ndarray, true: np.ndarray) -> list[list[float]]:
+    """Of each bin: rows, sum of the probabilities, rows of the kind."""
+    where = np.minimum((p * BINS).astype(int), BINS - 1)
+    counts = [np.bincount(where, weights, BINS) for weights in (None, p, true)]
+    return [[int(n), round(float(stated), 1), int(of)] for n, stated, of in zip(*counts, strict=True)]
 
 
 def summary(rows: list[dict[str, Any]]) -> str:
+    return "\n".join([*finding(rows), *calibrating(rows), *injecting(rows)])
+
+
+def finding(rows: list[dict[str, Any]]) -> list[str]:
     lines = []
-    for kind in ("closed", "open", "outside"):
+    for kind in KINDS:
         with_kind = [row for row in rows if kind in row["found"]]
-        if not with_kind:
-            continue
         data, names = sorted({row["data"] for row in with_kind}), list(with_kind[0]["found"][kind])
         lines += [f"\nAverage precision, {kind}:\n", "| score | " + " | ".join([*data, "all"]) + " |"]
         lines.append("|---" * (len(data) + 2) + "|")
         for name in names:
-            each = [[row["found"][kind][name] for row in with_kind if row["data"] == d] for d in data]
-            means = [np.mean(values) for values in [*each, [v for values in each for v in values]]]
+            means = by_data(with_kind, lambda row: row["found"][kind][name])  # noqa: B023
             lines.append(f"| {name} | " + " | ".join(f"{m:.3f}" for m in means) + " |")
         lines.append("\n" + _paired(with_kind, kind, names))
-    lines.append(
-        "\nCalibration error (mean over cells):\n\n| data | input | p_closed | p_open | suggestions right |\n"
-        + "|---" * 5
-        + "|"
-    )
+    return lines
+
+
+def by_data(rows: list[dict[str, Any]], value: Callable[[dict[str, Any]], float]) -> list[float]:
+    """The mean over the cells of each data set, and over all."""
+    data = sorted({row["data"] for row in rows})
+    each = [[value(row) for row in rows if row["data"] == d] for d in data]
+    return [float(np.mean(values)) for values in [*each, [v for values in each for v in values]]]
+
+
+def calibrating(rows: list[dict[str, Any]]) -> list[str]:
+    lines = ["\nCalibration error (mean over cells):\n"]
+    lines += ["| data | input | p_closed | p_open | suggestions right |", "|---" * 5 + "|"]
     for d in sorted({row["data"] for row in rows}):
         for inputs in OURS:
             parts = [row["calibration"][inputs] for row in rows if row["data"] == d]
             right = [p["suggestions right"] for p in parts if p["suggestions right"] is not None]
             errors = " | ".join(f"{np.mean([p[k] for p in parts]):.3f}" for k in ("closed", "open"))
             lines.append(f"| {d} | {inputs} | {errors} | {np.mean(right) if right else np.nan:.3f} |")
-    lines += ["\nAUROC against normal rows, injected and real:\n", "| data | closed | open |", "|---|---|---|"]
-    for d in sorted({row["data"] for row in rows}):
-        shown = []
-        for kind in ("closed", "open"):
-            pairs = [row["gap"][kind] for row in rows if row["data"] == d and None not in row["gap"][kind]]
-            shown.append(" / ".join(f"{m:.3f}" for m in np.nanmean(np.array(pairs, dtype=float), axis=0)))
-        lines.append(f"| {d} | " + " | ".join(shown) + " |")
-    return "\n".join(lines)
+    return lines
+
+
+def injecting(rows: list[dict[str, Any]]) -> list[str]:
+    lines = []
+    for kind in KINDS[:2]:
+        with_kind = [row for row in rows if kind in row.get("injected", {})]
+        shown = {
+            "auroc": "AUROC, injected / real",
+            "error": "error, as it is / calibrated",
+            "found": "AP, as it is / after",
+        }
+        lines += [f"\nSelf-injection, {kind}:\n", "| data | " + " | ".join(shown.values()) + " |", "|---" * 4 + "|"]
+        for d in [*sorted({row["data"] for row in with_kind}), "all"]:
+            mine = [row["injected"][kind] for row in with_kind if d in (row["data"], "all")]
+            pairs = [np.array([m[what] for m in mine if None not in m[what]]).mean(axis=0) for what in shown]
+            lines.append(f"| {d} | " + " | ".join(f"{a:.3f} / {b:.3f}" for a, b in pairs) + " |")
+    return lines
+
+
+def picture(rows: list[dict[str, Any]], path: Path) -> None:
+    """Reliability: stated against true frequency, a panel for each probability, a line for each data set."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.2, 3.9), layout="constrained")
+    axes = figure.subplots(1, 2, sharex=True, sharey=True)
+    styles = zip(sorted({row["data"] for row in rows}), COLOURS, "os^Dv*", strict=False)
+    for d, colour, marker in styles:
+        for axis, kind in zip(axes, KINDS[:2], strict=True):
+            total = np.sum([row["reliability"][kind] for row in rows if row["data"] == d], axis=0)
+            n, stated, of = total[total[:, 0] >= 50].T
+            axis.plot(stated / n, of / n, color=colour, marker=marker, ms=5, lw=1.2, label=d)
+    for axis, kind in zip(axes, KINDS[:2], strict=True):
+        axis.plot([0, 1], [0, 1], color="0.6", lw=1, ls="--", zorder=0)
+        axis.set(title=f"p_{kind}", xlabel="stated probability", aspect="equal")
+    axes[0].set_ylabel("true frequency")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+    figure.savefig(path, dpi=150)
 
 
 def _paired(rows: list[dict[str, Any]], kind: str, names: list[str]) -> str:
@@ -142,20 +200,24 @@ def _paired(rows: list[dict[str, Any]], kind: str, names: list[str]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", nargs="+", default=["digits"], choices=[*SOURCES, *REAL])
+    parser.add_argument("--data", nargs="+", default=[], choices=[*SOURCES, *REAL])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--out", type=Path, default=Path("audit_find.jsonl"))
     parser.add_argument("--cache", type=Path, default=Path("audit_cache"))
+    parser.add_argument("--picture", type=Path)
     chosen = parser.parse_args()
     done = {(r["data"], r["q"], *r["tau"], r["seed"]) for r in read_rows(chosen.out)}
     for name, q, tau in cells(chosen.data):
         for seed in chosen.seeds:
             if tau == (0, 0) or (name, q, *tau, seed) in done:
                 continue
-            row = {"data": name, "q": q, "tau": tau, "seed": seed} | measure(case(name, q, tau, seed, chosen.cache))
-            with chosen.out.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+            kept = chosen.cache / f"rivals-{name}-q{q:g}-tau{tau[0]:g},{tau[1]:g}-seed{seed}.json"
+            problem = case(name, q, tau, seed, chosen.cache)
+            row = measure(problem, kept) | ({} if seed else {"injected": audit_injection.measure(problem)})
+            add_row(chosen.out, {"data": name, "q": q, "tau": tau, "seed": seed} | row)
     print(summary(read_rows(chosen.out)))
+    if chosen.picture:
+        picture(read_rows(chosen.out), chosen.picture)
 
 
 if __name__ == "__main__":

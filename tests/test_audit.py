@@ -17,6 +17,7 @@ from candidly.corruption import CLOSED, NORMAL, OPEN
 from candidly.errors import InputError
 from candidly.evidence import POWERS, make_reference, observe, read_outputs
 from candidly.injection import confident, hide_class, misplaced, rehearse
+from candidly.metrics import average_precision
 from candidly.mixture import Mixture, design, explain, fit_mixture, shares, standard_errors
 from candidly.rates import RatesEstimate, lured, sample, study
 from candidly.scores import log_softmax, wooden_losses
@@ -144,6 +145,33 @@ def test_em_never_makes_the_fit_worse_than_the_truth():
         assert abs(found[kind] - (truth.kinds == kind).mean()) < 3 * error + 0.01
     assert 0.001 < errors[0] < 0.05
     assert mixture.fit > fit_mixture(seen, sets.n_classes, with_open=False).fit
+
+
+def voted(n=600, c=6, seed=0):
+    """(sets, logits, wrong): annotators err alike, so that wrong sets are narrower; the model hardly errs."""
+    rng = np.random.default_rng(seed)
+    y, mask = rng.integers(c, size=n), np.zeros((n, c), dtype=bool)
+    wrong = rng.random(n) < 0.11
+    seen = np.where(wrong, (y + rng.integers(1, c, size=n)) % c, y)
+    mask[np.arange(n), seen] = True
+    for _ in range(2):  # second and third opinions, of which wrong rows have fewer
+        rows = np.flatnonzero(rng.random(n) < np.where(wrong, 0.1, 0.3))
+        mask[rows, rng.integers(c, size=len(rows))] = True
+    logits = rng.normal(size=(n, c))
+    logits[np.arange(n), y] += rng.uniform(4, 9, size=n)
+    return CandidateSets(mask, classes=c), logits, ~mask[np.arange(n), y]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_narrow_wrong_sets_of_sure_rows_are_no_errors_of_the_model(seed):
+    """Surer is never more often wrong: else closed rows would pass for errors, and doubtful rows for closed ones."""
+    sets, logits, wrong = voted(seed=seed)
+    found = study(read_outputs(sets, None, logits, None))
+    for mixture in (found.mixture, found.without):
+        assert mixture.accuracy[1:].sum() < -0.9
+    assert found.estimate.outside == pytest.approx(wrong.mean(), abs=0.03)
+    table = audit(sets, logits=logits)
+    assert average_precision(1 - table.p_normal.to_numpy(), wrong) > 0.97
 
 
 # ---- rates

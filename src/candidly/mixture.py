@@ -33,6 +33,7 @@ TOLERANCE = 1e-4  # of the log likelihood, times the square root of the rows: wh
 FLOORS = (0.01, 0.1, 0.3)  # no class is ever ruled out
 KNOTS = 51  # quantiles that a score is compared with
 STEEP = 2.0  # prior of w: open rows are more frequent among doubtful ones, by this slope over all scores
+SURE = 1.0  # prior of a: so are the model's errors, or closed rows that it is sure of would pass for errors
 STRONG = 20.0  # prior of the open rows' set sizes, in rows: as the known ones'
 
 
@@ -158,7 +159,7 @@ def _maximise(
     return replace(
         mixture,
         closed=float(closed.sum() / max(known.sum(), 1e-12)),
-        accuracy=_newton(mixture.accuracy, X, right_in + right_out, known),
+        accuracy=-_newton(-mixture.accuracy, X, known - right_in - right_out, known, SURE),
         openness=openness,
         power=power,
         floor=FLOORS[floor],
@@ -172,7 +173,7 @@ def _shapes(seen: Observed) -> Floats:
     return np.log(np.maximum([rest, 1 - rest], 1e-9))
 
 
-def _newton(theta: Floats, X: Floats, positives: Floats, weights: Floats, steep: float = -np.inf) -> Floats:
+def _newton(theta: Floats, X: Floats, positives: Floats, weights: Floats, steep: float) -> Floats:
     """One damped Newton step of a weighted logistic regression with a weak normal prior on the slopes.
 
     Slopes that sum to less than `steep` are pulled up, more strongly than data of any size can pull them down.

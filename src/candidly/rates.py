@@ -84,7 +84,7 @@ def study(outputs: Outputs) -> Study:
     reference = make_reference(outputs, rows)
     seen, c = observe(outputs, rows, reference), outputs.sets.n_classes
     full, without = fit_mixture(seen, c), fit_mixture(seen, c, with_open=False)
-    weight = _weight_of_open(full, without, len(rows))
+    weight = _weight_of_open(full, without, len(rows)) if (seen.sizes < c).any() else 0.0
     return Study(_estimate([full, without], weight, seen, c), full, without, weight, reference, seen)
 
 
@@ -94,9 +94,11 @@ def sample(n: int) -> NDArray[np.int64]:
 
 
 def _weight_of_open(full: Mixture, without: Mixture, n: int) -> float:
-    """How much more likely open rows are than none, after the Bayesian information criterion for their parameters."""
-    parameters = len(full.accuracy) + 1
-    return float(expit(full.fit - without.fit - 0.5 * parameters * np.log(n)))
+    """How much more likely open rows are than none, after the Bayesian information criterion for `openness`.
+
+    As the interval is WIDER than its sampling error, differences of the log likelihood count for less.
+    """
+    return float(expit((full.fit - without.fit - 0.5 * len(full.accuracy) * np.log(n)) / WIDER**2))
 
 
 def _estimate(fits: list[Mixture], weight: float, seen: Observed, c: int) -> RatesEstimate:
