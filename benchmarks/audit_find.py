@@ -7,7 +7,8 @@ Closed: `p_closed` against 1 - mass inside the candidates, and cleanlab's label 
 label and its multilabel variant. Open: `p_open` against the same mass, and cleanlab's out-of-distribution scores on the
 outputs and on the features. Outside: both together. Also the calibration of the two probabilities (error over 15 bins
 of equal count; counts for a reliability diagram), and what calibration on injected rows would change
-(audit_injection.py; seed 0 only, as it takes longer). Appends and skips like audit_rates.py; rivals' results are kept beside the outputs in `--cache`.
+(audit_injection.py; seed 0 only, as it takes longer). Appends and skips like audit_rates.py; rivals' results are kept
+beside the outputs in `--cache`.
 """
 
 from __future__ import annotations
