@@ -79,7 +79,7 @@ SCALES = {
             ("svhn", "cifar100"),
             "mlp",
             "fast",
-            {"epochs": 30, "batch_size": 512},
+            {"epochs": 30, "batch_size": 512, "lr": 0.2},
             {"width": 256, "depth": 2},
             warmup=(0.2, 0.6),
             encoding=Encoding(),
