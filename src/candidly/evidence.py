@@ -1,6 +1,7 @@
 """What a model's outputs say of each candidate set: a few numbers per row, gathered in one pass over blocks of rows.
 
 Everything is relative to the row's best class: r_j = p_j / max p, so that logits need one exp and nothing underflows.
+Of probabilities only the sums and the members are divided by it: passes over all classes are what costs.
 Sets of any size cost only their members: they are read as CSR.
 """
 
@@ -139,23 +140,26 @@ def observe(
     values = np.asarray(outputs.values[rows])
     if not (isinstance(rows, slice) and values.dtype in FLOATS):
         values = values.astype(np.float32 if isinstance(rows, slice) else np.float64)  # a sample is for fitting
-    top = values.max(axis=1)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):  # what is no number is told of by _check_values
         r, weights = np.empty((2, *values.shape), values.dtype) if scratch is None else scratch[:, : len(values)]
         if outputs.logits:
+            top = values.max(axis=1)
             np.exp(np.subtract(values, top[:, None], out=r), out=r)
         else:
-            np.multiply(values, (1 / top)[:, None], out=r)
+            np.copyto(r, values)
         total = r @ np.ones(c, dtype=r.dtype)  # faster than r.sum(axis=1)
-    _check_values(outputs, index, values, top, total)
-    owner = np.repeat(np.arange(len(r)), sets.sizes)
-    flat = owner * c + sets.indices
-    everywhere, inside_sum = _sums(r, flat, sets.starts, powers, weights)
-    inside, label_in = _best_inside(r.ravel()[flat], sets, owner)
-    outside, label_out = _best_outside(r, flat)
-    hit = 0.5 * ((inside > outside).astype(r.dtype) + (inside >= outside))
-    spread, chance = np.maximum(everywhere - 1, 0), (sets.sizes.astype(r.dtype) - hit) / (c - 1)
-    with np.errstate(invalid="ignore", divide="ignore"):
+        _check_values(outputs, index, values, total)
+        owner = np.repeat(np.arange(len(r)), sets.sizes)
+        flat = owner * c + sets.indices
+        members, everywhere = r.ravel()[flat], _sums(r, powers, weights)
+        inside, label_in = _best_inside(members, sets, owner)
+        outside, label_out = _best_outside(r, flat)
+        best = np.maximum(inside, outside)  # 1, if the outputs are logits
+        members, inside, outside, total = members / best[owner], inside / best, outside / best, total / best
+        inside_sum = np.stack([np.add.reduceat(power_of(members, power), sets.starts) for power in powers])
+        hit = 0.5 * ((inside > outside).astype(r.dtype) + (inside >= outside))
+        spread = np.maximum(everywhere / [power_of(best, power) for power in powers] - 1, 0).astype(r.dtype)
+        chance = (sets.sizes.astype(r.dtype) - hit) / (c - 1)
         rest = np.where(spread > 0, np.clip((inside_sum - hit) / spread, 0, 1), chance)
     doubt, labels = np.log(total), (label_in, label_out)
     scores = [doubt, *([-(top + doubt)] if outputs.logits else []), *_neighbour_scores(outputs, rows, index, reference)]
@@ -177,15 +181,16 @@ def _members(sets: CandidateSets, rows: Any) -> Members:
     return Members(indptr[:-1] - indptr[0], np.diff(indptr), sets.indices[indptr[0] : indptr[-1]])
 
 
-def _check_values(outputs: Outputs, index: NDArray[Any], values: Floats, top: Floats, total: Floats) -> None:
+def _check_values(outputs: Outputs, index: NDArray[Any], values: Floats, total: Floats) -> None:
     """Refuse NaN, infinities and what is no probability, with the row."""
     name = "logits" if outputs.logits else "probs"
-    if (bad := ~np.isfinite(total)).any() or (bad := ~np.isfinite(top)).any():
+    bad = ~(np.isfinite(total) & (total > 0))
+    if bad.any():
         at = int(bad.argmax())
-        raise InputError(f"{name}, row {index[at]}: {_shown(values[at])} is not all finite numbers.")
+        raise InputError(f"{name}, row {index[at]}: {_shown(values[at])} is not all finite numbers, or all zero.")
     if outputs.logits:
         return
-    wrong = np.abs(top * total - 1) > TOLERANCE
+    wrong = np.abs(total - 1) > TOLERANCE
     if wrong.any() or values.min() < 0:
         at = int(wrong.argmax() if wrong.any() else values.min(axis=1).argmin())
         raise InputError(
@@ -214,25 +219,18 @@ def _best_outside(r: Floats, flat: NDArray[np.int64]) -> tuple[Floats, NDArray[n
     return np.maximum(r[np.arange(len(r)), label], 0), label
 
 
-def _sums(
-    r: Floats, flat: NDArray[np.int64], starts: NDArray[np.int64], powers: tuple[float, ...], scratch: Floats
-) -> tuple[Floats, Floats]:
-    """Sums of r^power over all classes, and over the candidates: (powers, n) each."""
-    everywhere, inside = np.empty((2, len(powers), len(r)), dtype=r.dtype)
+def _sums(r: Floats, powers: tuple[float, ...], scratch: Floats) -> Floats:
+    """(powers, n): sums of r^power over all classes."""
     ones = np.ones(r.shape[1], dtype=r.dtype)
-    for k, power in enumerate(powers):
-        weights = power_of(r, power, scratch)
-        everywhere[k] = weights @ ones
-        inside[k] = np.add.reduceat(weights.ravel()[flat], starts)
-    return everywhere, inside
+    return np.stack([power_of(r, power, scratch) @ ones for power in powers])
 
 
-def power_of(r: Floats, power: float, out: Floats) -> Floats:
+def power_of(r: Floats, power: float, out: Floats | None = None) -> Floats:
     """r^power for a power of two, by squares or square roots."""
     if power == 1:
         return r
     function = np.square if power > 1 else np.sqrt
-    function(r, out=out)
+    out = function(r, out=out)
     for _ in range(abs(int(np.log2(power))) - 1):
         function(out, out=out)
     return out

@@ -94,7 +94,7 @@ def _opinion(judge: Judge, seen: Observed, X: Floats, k: int) -> Floats:
     normal, closed, open_ = joint / joint.sum(axis=0)
     best, lesser = np.maximum(seen.inside, seen.outside), np.minimum(seen.inside, seen.outside)
     with np.errstate(invalid="ignore", divide="ignore"):
-        second = power_of(lesser, POWERS[mixture.power], np.empty_like(lesser)) / spread
+        second = power_of(lesser, POWERS[mixture.power]) / spread
     evenly = 1 / (mixture.n_classes - 1)
     second = (1 - a) * blend(np.where(spread > 0, second, evenly), evenly, mixture.floor)
     p_in, p_out = np.where(seen.inside >= best, a, second), np.where(seen.outside >= best, a, second)
