@@ -49,7 +49,7 @@ def test_kaiming_fan_out():
 def test_the_first_layer_whitens_patches_once():
     """Filters applied to the patches they were made from are uncorrelated, with variance 1."""
     x = torch.randn(50, 3, 9, 9, generator=torch.Generator().manual_seed(0)).cumsum(-1)
-    net = build_net("conv", (3, 9, 9), 4)
+    net = build_net("fastconv", (3, 9, 9), 4)
     net.prepare(x)
     out = net.patches(x)[:, :12].transpose(0, 1).flatten(1)
     torch.testing.assert_close(out @ out.T / out.shape[1], torch.eye(12), atol=2e-3, rtol=0)

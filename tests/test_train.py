@@ -66,7 +66,7 @@ def test_batches_cover_every_row_once(n, size, expected):
     assert [done for _, done in parts] == [start * size / n for start in range(len(expected))]
 
 
-@pytest.mark.parametrize("net", ["conv", "resnet18"])
+@pytest.mark.parametrize("net", ["conv", "fastconv", "resnet18"])
 @pytest.mark.parametrize("scheme", ["fast", "paper"])
 def test_images_train_in_both_schemes(net, scheme):
     X, y = images()
