@@ -105,23 +105,28 @@ class FastConv(Net):
         self.head = nn.Linear(widths[-1], n_classes)
         kaiming(self)
         self.register_buffer("prepared", torch.tensor(False))
-        self._set_patches(torch.eye(patches))
+        identity = torch.eye(patches)
+        self._set_patches(torch.cat([identity, -identity]).view_as(self.patches.weight))
 
-    @torch.no_grad()
     def prepare(self, x: Tensor) -> None:
-        """Fix the first layer once: the principal components of the examples' patches and their opposites, whitened."""
-        if self.prepared:
-            return
-        patches = nn.functional.unfold(x.contiguous(), 2).transpose(0, 1).flatten(1).double()
-        variances, components = torch.linalg.eigh(patches @ patches.T / patches.shape[1])
-        self._set_patches(components.T / (variances.clamp_min(0) + 5e-4).sqrt()[:, None])
-        self.prepared.fill_(True)
+        """Fix the first layer, once."""
+        if not self.prepared:
+            self._set_patches(whitening_filters(x))
+            self.prepared.fill_(True)
 
     @torch.no_grad()
     def _set_patches(self, filters: Tensor) -> None:
-        filters = torch.cat([filters, -filters]).view_as(self.patches.weight)
         self.patches.weight.requires_grad_(False).copy_(filters)
         nn.init.zeros_(self.patches.bias)  # type: ignore[arg-type]
+
+
+@torch.no_grad()
+def whitening_filters(x: Tensor) -> Tensor:
+    """(8 channels, channels, 2, 2): principal components of 2x2 patches over their sizes, and their opposites."""
+    patches = nn.functional.unfold(x.contiguous(), 2).transpose(0, 1).flatten(1).double()
+    variances, components = torch.linalg.eigh(patches @ patches.T / patches.shape[1])
+    filters = components.T / (variances.clamp_min(0) + 5e-4).sqrt()[:, None]
+    return torch.cat([filters, -filters]).view(-1, x.shape[1], 2, 2).to(x.dtype)
 
 
 class Residual(nn.Module):

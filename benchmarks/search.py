@@ -1,0 +1,205 @@
+"""Which net and scheme learn most in a given time? Clean CIFAR-10, 5,000 validation rows of its training set.
+
+    python benchmarks/search.py --data-dir DIR --out results/search.jsonl '{"lr": 0.2}' '{"whiten": false}'
+    python benchmarks/search.py --show results/search.jsonl
+
+Each argument is a trial: what differs from TRIAL. A trial trains for `budget` seconds of one core. How many steps these
+are is found by timing its steps in turn with those of a reference net, of which REFERENCE is the time on a quiet
+machine: trials can be compared though the machine may be busy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from candidly.bench.scales import CIFAR_MEAN, CIFAR_STD
+from candidly.data.catalogue import load_set
+from candidly.nets import kaiming, whitening_filters
+from candidly.views import Views, make_views
+
+REFERENCE = 1.72e-3  # seconds of an image, forward and backward, of `reference_net`
+VALIDATION = 5000
+TRIAL: dict[str, Any] = {
+    "widths": [32, 64, 128],
+    "layers": 2,  # convolutions of a stage
+    "whiten": True,  # the first layer: fixed whitened patches
+    "act": "relu",
+    "dirac": False,  # convolutions start as the identity
+    "head": 1.0,  # factor of the logits
+    "bnmom": 0.1,  # momentum of batch norm
+    "bs": 128,
+    "lr": 0.1,
+    "wd": 0.005,
+    "momentum": 0.9,
+    "bias": 1,  # factor of the learning rate of batch norm's biases
+    "peak": 0.25,  # of the learning rate, as a share of the training
+    "ema": 0.0,  # of the weights, every fifth step; 0: none
+    "budget": 240,
+    "seed": 0,
+}
+ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU}
+
+
+class Factor(nn.Module):
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.factor * x
+
+
+def build(trial: dict[str, Any], views: Views) -> nn.Module:
+    activation, a, layers = ACTIVATIONS[trial["act"]], 3, []
+    if trial["whiten"]:
+        a, first = 24, nn.Conv2d(3, 24, 2)
+        layers += [first, activation()]
+    for b in trial["widths"]:
+        norms = [nn.BatchNorm2d(b, momentum=trial["bnmom"]) for _ in range(trial["layers"])]
+        layers += [nn.Conv2d(a, b, 3, padding=1, bias=False), nn.MaxPool2d(2, ceil_mode=True), norms[0], activation()]
+        for norm in norms[1:]:
+            layers += [nn.Conv2d(b, b, 3, padding=1, bias=False), norm, activation()]
+        a = b
+    net = nn.Sequential(*layers, nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(a, 10, bias=False))
+    net.append(Factor(trial["head"]))
+    kaiming(net)
+    for module in net.modules():
+        if trial["dirac"] and isinstance(module, nn.Conv2d) and module.out_channels >= module.in_channels:
+            nn.init.kaiming_uniform_(module.weight, a=5**0.5)
+            nn.init.dirac_(module.weight.data[: module.in_channels])
+    if trial["whiten"]:
+        first.weight.data = whitening_filters(views(torch.arange(2000), "plain"))
+        first.weight.requires_grad_(False)
+        nn.init.zeros_(first.bias)
+    return net.to(memory_format=torch.channels_last)
+
+
+def reference_net() -> nn.Module:
+    return nn.Sequential(
+        *(nn.Conv2d(3, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(32, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(), nn.Conv2d(64, 128, 3, padding=1), nn.ReLU()),
+        *(nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(128, 10)),
+    ).to(memory_format=torch.channels_last)
+
+
+def rate(trial: dict[str, Any], done: float) -> float:
+    peak = trial["peak"]
+    return trial["lr"] * (max(done / peak, 0.02) if done < peak else (1 - done) / (1 - peak))
+
+
+class Training:
+    """A trial: `step(rows, lr)` learns from a batch."""
+
+    def __init__(self, trial: dict[str, Any], views: Views, labels: Tensor) -> None:
+        torch.manual_seed(trial["seed"])
+        self.views, self.labels, self.rng = views, labels, torch.Generator().manual_seed(trial["seed"])
+        self.net = build(trial, views)
+        biases = [m.bias for m in self.net.modules() if isinstance(m, nn.BatchNorm2d)]
+        named = {id(p) for p in biases}
+        others = [p for p in self.net.parameters() if p.requires_grad and id(p) not in named]
+        groups = [
+            {"params": others, "factor": 1, "weight_decay": trial["wd"]},
+            {"params": biases, "factor": trial["bias"], "weight_decay": trial["wd"] / trial["bias"]},
+        ]
+        self.optimizer = torch.optim.SGD(groups, lr=trial["lr"], momentum=trial["momentum"], nesterov=True)
+
+    def step(self, rows: Tensor, lr: float) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr * group["factor"]
+        loss = F.cross_entropy(self.net(self.views(rows, "weak", self.rng)), self.labels[rows])
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+
+
+def seconds_of_an_image(trial: dict[str, Any], views: Views, labels: Tensor, pairs: int = 9) -> float:
+    training, reference, rows = Training(trial, views, labels), reference_net(), torch.arange(256)
+    jobs = [
+        (lambda: training.step(torch.arange(trial["bs"]), 0.0), trial["bs"]),
+        (lambda: F.cross_entropy(reference(views(rows, "weak")), labels[rows]).backward(), 256),
+    ]
+    times = []
+    for _ in range(pairs + 1):
+        pair = []
+        for job, n in jobs:
+            began = time.process_time()
+            job()
+            pair.append((time.process_time() - began) / n)
+        times.append(pair)
+    return REFERENCE * float(np.median([a / b for a, b in times[1:]]))
+
+
+def run(trial: dict[str, Any], views: Views, labels: Tensor, held: Views, truth: Tensor) -> dict[str, Any]:
+    per, n = seconds_of_an_image(trial, views, labels), len(views)
+    training, steps = Training(trial, views, labels), int(trial["budget"] / per / trial["bs"])
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        training.net.eval()(held(torch.arange(1), "plain"))
+    mean = {k: v.clone() for k, v in training.net.state_dict().items()}
+    order, net = torch.empty(0, dtype=torch.long), training.net.train()
+    for k in range(steps):
+        order = order if len(order) >= trial["bs"] else torch.randperm(n, generator=training.rng)
+        training.step(order[: trial["bs"]], rate(trial, k / steps))
+        order = order[trial["bs"] :]
+        if trial["ema"] and k % 5 == 4:
+            for name, value in net.state_dict().items():
+                mean[name] = value if not value.is_floating_point() else mean[name].lerp(value, 1 - trial["ema"] ** 5)
+    flop, images = counter.get_total_flops(), steps * trial["bs"]
+    found = {"accuracy": accuracy(net, held, truth), "epochs": round(images / n, 2), "ms": round(per * 1e3, 3)}
+    if trial["ema"]:
+        net.load_state_dict(mean)
+        found["accuracy_ema"] = accuracy(net, held, truth)
+    return {**found, "mflop": round(flop / 1e6, 1), "pflop": round(3 * flop * images / 1e15, 4)}
+
+
+@torch.no_grad()
+def accuracy(net: nn.Module, held: Views, truth: Tensor) -> float:
+    net.eval()
+    parts = torch.arange(len(held)).split(500)
+    return round(100 * sum(int((net(held(p, "plain")).argmax(1) == truth[p]).sum()) for p in parts) / len(held), 2)
+
+
+def show(path: Path) -> None:
+    lines = sorted(map(json.loads, path.read_text().splitlines()), key=lambda line: -line["accuracy"])
+    print("| accuracy | epochs | ms an image | MFLOP | what differs |\n|---|---|---|---|---|")
+    for line in lines:
+        differs = {k: v for k, v in line["trial"].items() if v != TRIAL[k]}
+        shown = ", ".join(f"{k} {v}" for k, v in differs.items()) or "nothing"
+        ema = f" ({line['accuracy_ema']} averaged)" if "accuracy_ema" in line else ""
+        print(f"| {line['accuracy']}{ema} | {line['epochs']} | {line['ms']} | {line['mflop']} | {shown} |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("trials", nargs="*", type=json.loads)
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("search.jsonl"))
+    parser.add_argument("--show", type=Path)
+    options = parser.parse_args()
+    if options.show:
+        show(options.show)
+        return
+    torch.set_num_threads(1)
+    X, y = load_set("cifar10", "train", options.data_dir)
+    order = np.random.default_rng(123).permutation(len(X))
+    rows, held = order[:-VALIDATION], order[-VALIDATION:]
+    views, labels = make_views(X[rows], mean=CIFAR_MEAN, std=CIFAR_STD), torch.as_tensor(y[rows]).long()
+    for differs in options.trials:
+        trial = {**TRIAL, **differs}
+        found = run(trial, views, labels, views.like(X[held]), torch.as_tensor(y[held]).long())
+        with options.out.open("a") as file:
+            file.write(json.dumps({"trial": trial, **found}) + "\n")
+        print(json.dumps({**differs, **found}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
