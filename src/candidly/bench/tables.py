@@ -55,7 +55,6 @@ def _entry(group: list[Job], done: list[dict[str, Any]], numbers: dict[tuple[Any
         "spread": float(np.std(scores, ddof=1)) if len(scores) > 1 else None,
         "n": len(scores),
         "wanted": len(group),
-        "comparable": job.scale.name == "paper",  # elsewhere the paper's number is for orientation only
         "paper": paper if job.scale.known == "cifar10" else None,
         "precision": [_last_mean(curves, f"precision_{kind}") for kind in KINDS],
         "epoch_seconds": float(np.median([r["seconds"] / len(r["curves"]["accuracy"]) for r in done]))
@@ -129,7 +128,7 @@ def _find(entries: list[dict[str, Any]], row: str, cell: str) -> dict[str, Any]:
 
 
 def _difference(entry: dict[str, Any]) -> float | None:
-    known = entry["comparable"] and entry["mean"] is not None and entry["paper"] is not None
+    known = entry["mean"] is not None and entry["paper"] is not None
     return entry["mean"] - entry["paper"] if known else None
 
 
@@ -142,5 +141,4 @@ def _text(entry: dict[str, Any], bold: str, plus_minus: str = " ± ") -> str:
     text += f" ({entry['n']} of {entry['wanted']} seeds)" if entry["n"] < entry["wanted"] else ""
     if entry["paper"] is None:
         return text
-    difference = "" if _difference(entry) is None else f", {_difference(entry):+.1f}"
-    return f"{text} (paper {entry['paper']:.1f}{difference})"
+    return f"{text} (paper {entry['paper']:.1f}, {_difference(entry):+.1f})"
