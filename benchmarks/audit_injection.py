@@ -15,7 +15,7 @@ from sklearn.isotonic import IsotonicRegression
 from audit_data import Case
 from candidly.corruption import CLOSED, NORMAL, OPEN
 from candidly.evidence import POWERS, read_outputs
-from candidly.injection import HIDDEN, Injected, confident, hide_class, misplaced
+from candidly.injection import Injected, confident, hide_class, misplaced
 from candidly.metrics import auroc, average_precision
 from candidly.rates import study
 from candidly.verdicts import judge_rows, make_judges
@@ -43,7 +43,7 @@ def measure(chosen: Case, seed: int = 0) -> dict[str, Any]:
     outputs, rng = read_outputs(chosen.candidates, None, chosen.logits, None), np.random.default_rng(seed)
     found = study(outputs)
     sure, labels = confident(outputs, found)
-    common = np.argsort(-np.bincount(labels[sure], minlength=outputs.sets.n_classes), kind="stable")[:HIDDEN]
+    common = np.argsort(-np.bincount(labels[sure], minlength=outputs.sets.n_classes), kind="stable")[:2]
     made = {
         CLOSED: [_rehearse(misplaced(outputs, sure, labels, rng), CLOSED)],
         OPEN: [_rehearse(hide_class(outputs, sure, labels, int(k), rng), OPEN) for k in common],

@@ -328,6 +328,7 @@ def test_two_mixtures_are_weighed():
 def test_blocks_and_memory_maps_change_nothing(block, tmp_path, monkeypatch):
     sets, logits, _ = made(500, tau1=0.2, tau2=0.2)
     X = np.random.default_rng(0).normal(size=(len(sets), 3))
+    monkeypatch.setattr("candidly.rates.SAMPLE", 400)
     whole = audit(sets, logits=logits, features=X)
     np.save(tmp_path / "logits.npy", logits)
     monkeypatch.setattr("candidly.evidence.BLOCK", block)

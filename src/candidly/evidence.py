@@ -260,7 +260,7 @@ def _votes(X: Floats, index: NDArray[Any], reference: Reference) -> Floats:
 
 
 def _features(features: Any, rows: Any) -> Floats:
-    X = np.asarray(features[rows], dtype=np.float64)
+    X = np.asarray(features[rows], dtype=np.float32)
     if not np.isfinite(X).all():
         row = int(np.arange(len(features))[rows][~np.isfinite(X).all(axis=1)][0])
         raise InputError(f"features, row {row}: expected finite numbers.")

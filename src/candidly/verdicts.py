@@ -44,10 +44,12 @@ def audit(
     names, n = _names(ids, len(outputs)), len(outputs)
     found = study(outputs)
     judges = make_judges(found, rates)
-    powers, scratch = tuple(sorted({POWERS[judge.mixture.power] for judge in judges})), outputs.scratch()
+    whole = n == len(found.seen.sizes)  # all rows were looked at already
+    powers = POWERS if whole else tuple(sorted({POWERS[judge.mixture.power] for judge in judges}))
     post, suggestion, losses = np.empty((n, 3)), np.empty((n, 2)), np.empty((n, 2), dtype=np.float32)
-    for block in outputs.blocks():
-        seen = observe(outputs, block, found.reference, powers, scratch)
+    scratch = None if whole else outputs.scratch()
+    for block in [slice(0, n)] if whole else outputs.blocks():
+        seen = found.seen if whole else observe(outputs, block, found.reference, powers, scratch)
         post[block], suggestion[block] = judge_rows(judges, seen, powers)
         losses[block] = _losses(seen)
     return _table(outputs, names, post, suggestion, losses)
