@@ -11,7 +11,8 @@ import pytest
 from PIL import Image
 
 from candidly.data import read_file
-from candidly.data.facts import gather, printable, similar_names
+from candidly.data.facts import gather, similar_names
+from candidly.terminal import printable
 
 
 def run(*arguments, code=0):

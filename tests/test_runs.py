@@ -12,9 +12,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import candidly
 from candidly.data import read_file
 from candidly.data.dataset import file_hash
-from candidly.runs import corrected
+from candidly.runs import Training, corrected
 from candidly.sets import CandidateSets
 
 CLASSES = ["ant", "bee", "cat", "<b>dog</b>", "emu", "fox"]
@@ -124,6 +125,15 @@ def test_tables_hold_all_rows(fitted):
     assert written["candidates"][0] == "|".join(sets[0])
 
 
+def test_much_is_seen_fewer_times_and_pixels_by_a_quick_net():
+    rows = {n: np.broadcast_to(np.float32(0), (n, 3)) for n in (50_000, 100_000, 200_000, 5_000_000)}
+    assert [Training().sized(X) for X in rows.values()] == [{}, {"epochs": 10}, {"epochs": 5}, {"epochs": 5}]
+    assert Training(epochs=7).sized(rows[200_000]) == {}
+    images = [np.broadcast_to(np.uint8(0), (n, 8, 8, 3)) for n in (500, 4000, 60_000)]
+    assert [Training().sized(X)["epochs"] for X in images] == [20, 10, 5]
+    assert Training(epochs=7).sized(images[0])["net"] == "fastconv"
+
+
 def test_the_model_predicts_and_rejects(fitted):
     folder = fitted[0]
     X, y = clusters(200, 7)
@@ -206,6 +216,9 @@ def test_audit_needs_no_training_and_no_torch(tmp_path):
     assert done.stderr.splitlines()[-1] == "False 1"
     assert "of the rows have their truth outside their candidates, more than 2.0%" in done.stderr
     found = json.loads(done.stdout)
+    expected = candidly.audit(read_file(tmp_path / "a.csv", labels="good,wide,bad").sets, np.load(tmp_path / "p.npy"))
+    written = pd.read_parquet(tmp_path / "run" / "audit.parquet")
+    assert written["p_closed"].tolist() == expected["p_closed"].tolist(), "the audit is that of the library"
     assert found["evaluation"]["ap_outside"] > 0.7
     assert found["shares"]["outside"]["low"] <= outside.mean() <= found["shares"]["outside"]["high"]
     assert found["run"] == "run"

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import json
+from collections.abc import Callable
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -109,26 +113,54 @@ def methods(
     typer.echo(json.dumps(found, indent=2) if as_json else as_text(found, whole=name is not None))
 
 
-Labels = Annotated[
-    str | None,
-    typer.Option(metavar="NAME[,NAME]", help="Column of candidates; of several annotators; Label Studio: the tag."),
-]
-Id = Annotated[str | None, typer.Option("--id", metavar="NAME", help="Column that names each example.")]
-Images = Annotated[str | None, typer.Option(metavar="NAME", help="Column of image files, inside the file's folder.")]
-Text = Annotated[str | None, typer.Option(metavar="NAME", help="Column of text to learn from.")]
-Features = Annotated[str | None, typer.Option(metavar="NAME[,NAME]", help='Columns of features; "f*" is a pattern.')]
-Classes = Annotated[Path | None, typer.Option(metavar="FILE", help="All classes, a name a line, in order.")]
-Annotator = Annotated[str | None, typer.Option(metavar="NAME", help="Column of annotators; ids then repeat.")]
-TruthColumn = Annotated[str | None, typer.Option("--truth", metavar="NAME", help="Column of true labels, to evaluate.")]
-Sep = Annotated[str, typer.Option(help="What stands between the candidates of a cell.")]
+def _reader(
+    labels: Annotated[
+        str | None,
+        typer.Option(metavar="NAME[,NAME]", help="Column of candidates; of several annotators; Label Studio: the tag."),
+    ] = None,
+    id: Annotated[str | None, typer.Option(metavar="NAME", help="Column that names each example.")] = None,
+    images: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Column of image files, inside the file's folder.")
+    ] = None,
+    text: Annotated[str | None, typer.Option(metavar="NAME", help="Column of text to learn from.")] = None,
+    features: Annotated[
+        str | None, typer.Option(metavar="NAME[,NAME]", help='Columns of features; "f*" is a pattern.')
+    ] = None,
+    classes: Annotated[Path | None, typer.Option(metavar="FILE", help="All classes, a name a line, in order.")] = None,
+    annotator: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Column of annotators; ids then repeat.")
+    ] = None,
+    truth: Annotated[str | None, typer.Option(metavar="NAME", help="Column of true labels, to evaluate.")] = None,
+    sep: Annotated[str, typer.Option(help="What stands between the candidates of a cell.")] = "|",
+) -> None:
+    """The options of `read_file`; commands get them by `_reads`."""
+
+
+Command = Callable[..., None]
+
+
+def _reads(*names: str) -> Callable[[Command], Command]:
+    """Give a command the options of `_reader`, or those of these names; it gets them as one dict, `reader`."""
+
+    def extend(command: Command) -> Command:
+        shared = signature(_reader, eval_str=True).parameters
+        chosen = {name: shared[name] for name in names or shared}
+
+        @functools.wraps(command)
+        def extended(**given: Any) -> None:
+            reader = {name: given.pop(name) for name in chosen}
+            command(**given, reader={k: str(v) if isinstance(v, Path) else v for k, v in reader.items()})
+
+        own = signature(command, eval_str=True).parameters
+        given = [chosen.values() if name == "reader" else [parameter] for name, parameter in own.items()]
+        called = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in itertools.chain(*given)]
+        extended.__signature__ = Signature(called)  # type: ignore[attr-defined]
+        return extended
+
+    return extend
 
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="CSV, TSV, Parquet, Arrow, NPZ, .mat, JSON or a folder.")]
-
-
-def _reader(**options: Any) -> dict[str, Any]:
-    """The options of `read_file`, as run.json keeps them."""
-    return {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
 
 
 @app.command(
@@ -138,26 +170,15 @@ def _reader(**options: Any) -> dict[str, Any]:
         "candidly inspect export.json --json",
     )
 )
-def inspect(
-    file: File,
-    labels: Labels = None,
-    id_: Id = None,
-    images: Images = None,
-    text: Text = None,
-    features: Features = None,
-    classes: Classes = None,
-    annotator: Annotator = None,
-    truth: TruthColumn = None,
-    sep: Sep = "|",
-    as_json: Json = False,
-) -> None:
+@_reads()
+def inspect(file: File, reader: dict[str, Any], as_json: Json = False) -> None:
     """Tell what a file of candidate labels holds, and what is odd about it: nothing is trained or written."""
     from candidly.data import read_file
-    from candidly.data.facts import gather, show
+    from candidly.data.facts import gather, render
+    from candidly.terminal import say
 
-    columns = {"images": images, "text": text, "features": features, "annotator": annotator, "truth": truth}
-    facts = gather(read_file(file, labels=labels, id=id_, classes=classes, sep=sep, **columns))
-    typer.echo(json.dumps(facts, indent=2, ensure_ascii=False)) if as_json else show(facts)
+    facts = gather(read_file(file, **reader))
+    typer.echo(json.dumps(facts, indent=2, ensure_ascii=False)) if as_json else say(render(facts))
 
 
 NewRun = Annotated[Path, typer.Option("--out", metavar="RUN", help="New folder for the results.")]
@@ -177,9 +198,13 @@ Device = Annotated[str, typer.Option(help="Such as cpu or cuda:1; auto takes a G
 
 def _finish(out: Path, findings: dict[str, Any], as_json: bool, fail_above: float | None) -> None:
     """Tell what was found; with `--fail-above`, in the exit code too."""
-    from candidly.summary import show, summary
+    from candidly.summary import render, summary
+    from candidly.terminal import say
 
-    typer.echo(json.dumps(summary(out, findings), indent=2, ensure_ascii=False)) if as_json else show(out, findings)
+    if as_json:
+        typer.echo(json.dumps(summary(out, findings), indent=2, ensure_ascii=False))
+    else:
+        say(render(out, findings))
     low = findings["shares"]["outside"]["low"]
     if fail_above is not None and low > fail_above:
         told = f"at least {low:.1%} of the rows have their truth outside their candidates, more than {fail_above:.1%}."
@@ -194,9 +219,11 @@ def _finish(out: Path, findings: dict[str, Any], as_json: bool, fail_above: floa
         "candidly fit table.parquet --method proden --epochs 30 --folds 3 --out run --json",
     )
 )
+@_reads()
 def fit(
     file: File,
     out: NewRun,
+    reader: dict[str, Any],
     method: Annotated[str, typer.Option(help="`candidly methods` lists them.")] = "ooc",
     preset: Annotated[str, typer.Option(help="Of the method's settings; auto: robust, if there is one.")] = "auto",
     settings: Annotated[
@@ -207,15 +234,6 @@ def fit(
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Decides folds and training.")] = 0,
     device: Device = "auto",
     folds: Annotated[int, typer.Option(min=2, help="Each row is judged by a net trained on the other folds.")] = 5,
-    labels: Labels = None,
-    id_: Id = None,
-    images: Images = None,
-    text: Text = None,
-    features: Features = None,
-    classes: Classes = None,
-    annotator: Annotator = None,
-    truth: TruthColumn = None,
-    sep: Sep = "|",
     no_rows: NoRows = False,
     fail_above: FailAbove = None,
     as_json: Json = False,
@@ -223,8 +241,6 @@ def fit(
     """Train a classifier on candidate labels, find the rows whose truth lies outside them, and write a report."""
     from candidly.runs import Training, fit_file
 
-    columns = {"images": images, "text": text, "features": features, "annotator": annotator, "truth": truth}
-    reader = _reader(labels=labels, id=id_, classes=classes, sep=sep, **columns)
     training = Training(method, preset, tuple(settings or ()), encoder, _epochs(epochs), seed, device, folds)
     found = fit_file(file, out, reader=reader, training=training, rows=not no_rows)
     _finish(out, found, as_json, fail_above)
@@ -242,6 +258,7 @@ def _epochs(text: str) -> int | str:
         "candidly audit reviews.csv --labels ann1,ann2,ann3 --probs logits.parquet --out run --fail-above 0.05",
     )
 )
+@_reads()
 def audit(
     file: File,
     probs: Annotated[
@@ -251,15 +268,7 @@ def audit(
         ),
     ],
     out: NewRun,
-    labels: Labels = None,
-    id_: Id = None,
-    images: Images = None,
-    text: Text = None,
-    features: Features = None,
-    classes: Classes = None,
-    annotator: Annotator = None,
-    truth: TruthColumn = None,
-    sep: Sep = "|",
+    reader: dict[str, Any],
     no_rows: NoRows = False,
     fail_above: FailAbove = None,
     as_json: Json = False,
@@ -270,8 +279,6 @@ def audit(
     """
     from candidly.runs import audit_file
 
-    columns = {"images": images, "text": text, "features": features, "annotator": annotator, "truth": truth}
-    reader = _reader(labels=labels, id=id_, classes=classes, sep=sep, **columns)
     _finish(out, audit_file(file, probs, out, reader=reader, rows=not no_rows), as_json, fail_above)
 
 
@@ -284,20 +291,18 @@ def report(run: OldRun, no_rows: NoRows = False) -> None:
 
 
 @app.command(epilog=_examples("candidly predict run new.csv --out predicted.csv --reject 0.05"))
+@_reads("id", "images", "text", "features")
 def predict(
     run: OldRun,
     file: File,
     out: NewFile,
+    reader: dict[str, Any],
     reject: Annotated[
         float | None,
         typer.Option(
             metavar="SHARE", min=0, max=1, help="Call what looks like no class so; this share of known ones is lost."
         ),
     ] = None,
-    id_: Id = None,
-    images: Images = None,
-    text: Text = None,
-    features: Features = None,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
@@ -305,7 +310,6 @@ def predict(
     from candidly.runs import predict_file
     from candidly.summary import predicted
 
-    reader = {"id": id_, "images": images, "text": text, "features": features}
     done = predict_file(run, file, out, reader=reader, reject=reject, device=device)
     typer.echo(json.dumps(done, indent=2, ensure_ascii=False) if as_json else predicted(done))
 

@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 
 FINDINGS = "findings.json"
 DIGITS = 6  # of the numbers in audit.csv
+MANY = 50_000  # rows of a table beyond which "auto" counts
+ROWS_SEEN, IMAGES_SEEN = 1_000_000, 40_000  # in a training, epoch by epoch; of images, their pixels
+SHORT, LONG = 5, 20  # epochs
+PIXEL_NET = {"net": "fastconv", "lr": 0.1, "weight_decay": 0.005}
 
 
 # ---- fit
@@ -63,6 +67,16 @@ class Training:
         given |= {"device": self.device, "calibrate": 0, **parse_settings(self.method, self.settings)}
         return PartialLabelClassifier(self.method, **given)
 
+    def sized(self, X: NDArray[Any]) -> dict[str, Any]:
+        """What the model is told of its inputs, (n, d) or images: pixels get a quick net, and much of either is seen
+        fewer times."""
+        pixels = X.ndim > 2
+        net: dict[str, Any] = PIXEL_NET if pixels else {}
+        if self.epochs != "auto" or not (pixels or len(X) > MANY):
+            return net
+        seen = IMAGES_SEEN if pixels else ROWS_SEEN
+        return {**net, "epochs": min(LONG, max(SHORT, seen // len(X)))}
+
 
 def fit_file(
     file: Path, out: Path, *, reader: dict[str, Any], training: Training | None = None, rows: bool = True
@@ -75,6 +89,7 @@ def fit_file(
 
         model, began = training.model(), time.time()
         transform, X = fit_inputs(data, encoder=training.encoder)
+        model.set_params(**training.sized(X))
         logits = _train(model, X, data.sets, training.seed, training.folds)
         made = {"Training": _told(model, training.folds, len(data), time.time() - began)}
         audit, findings = _conclude(run, data, Outputs(data.sets, logits, logits=True), made, model.history_)
@@ -148,8 +163,7 @@ def _conclude(
     from candidly.verdicts import audit
 
     given = {"logits" if outputs.logits else "probs": outputs.values}
-    estimate = estimate_rates(data.sets, **given)
-    table = audit(data.sets, **given, rates=estimate, ids=data.ids)
+    estimate, table = estimate_rates(data.sets, **given), audit(data.sets, **given, ids=data.ids)
     findings = gather(outputs, table, estimate, answers=data.answers, truth=data.truth)
     findings |= {"file": data.source.path.name, "inputs": data.kind, "remarks": list(data.notes)}
     findings |= {"history": [_epoch(row) for row in history], "made": _made(run, data) | made}

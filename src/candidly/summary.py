@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from candidly.data.facts import printable
+from candidly.terminal import grid, printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -23,16 +22,6 @@ def summary(out: Path, findings: dict[str, Any]) -> dict[str, Any]:
         for kind, entries in findings["suspects"].items()
     }
     return {"run": str(out), "report": str(out / "report.html"), **kept}
-
-
-def show(out: Path, findings: dict[str, Any]) -> None:
-    """Print a summary: coloured and as wide as the terminal, or plain into a file."""
-    import sys
-
-    from rich.console import Console
-
-    terminal = sys.stdout.isatty()
-    Console(width=None if terminal else 120, soft_wrap=not terminal, highlight=False).print(render(out, findings))
 
 
 def render(out: Path, findings: dict[str, Any]) -> RenderableType:
@@ -53,19 +42,6 @@ def render(out: Path, findings: dict[str, Any]) -> RenderableType:
     return Group(*parts)
 
 
-def _grid(rows: Sequence[tuple[str, ...]], justify: str) -> RenderableType:
-    """Columns side by side; `justify` has a letter for each: l or r."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table.grid(padding=(0, 2))
-    for letter in justify:
-        table.add_column(justify="right" if letter == "r" else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    return table
-
-
 def _shares(findings: dict[str, Any]) -> RenderableType:
     names = {
         "outside": "  truth outside the candidates",
@@ -76,7 +52,7 @@ def _shares(findings: dict[str, Any]) -> RenderableType:
     for key, name in names.items():
         share, low, high = (f"{100 * findings['shares'][key][part]:.1f} %" for part in ("share", "low", "high"))
         rows.append((name, share, f"{low} to {high}"))
-    return _grid(rows, "lrl")
+    return grid(rows, "lrl")
 
 
 def _evaluation(quality: dict[str, Any] | None) -> list[str]:
@@ -97,7 +73,7 @@ def _rows(entries: list[dict[str, Any]], kind: str) -> RenderableType:
         cut = candidates if len(candidates) <= 48 else candidates[:47] + "…"
         better = "" if kind == "open" or entry["suggestion"] is None else f"→ {printable(entry['suggestion'])}"
         rows.append((f"  {printable(entry['id'])}", cut, better, f"P({kind}) = {entry[f'p_{kind}']:.2f}"))
-    return _grid(rows, "lllr")
+    return grid(rows, "lllr")
 
 
 def _people(entries: list[dict[str, Any]]) -> RenderableType:
@@ -106,7 +82,7 @@ def _people(entries: list[dict[str, Any]]) -> RenderableType:
         missed = ", ".join(printable(miss["label"]) for miss in entry["missed"])
         told = f"{entry['answers']:,} answers of {entry['width']:.2f} labels"
         rows.append((f"  {printable(entry['name'])}", f"{entry['outside']:.1%}", told, missed and f"misses {missed}"))
-    return _grid(rows, "lrll")
+    return grid(rows, "lrll")
 
 
 def _next(out: Path, findings: dict[str, Any]) -> list[str]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from candidly.data.dataset import NO_CLASS, UNKNOWN, Dataset, Examples, Options, Source, file_hash
-from candidly.data.guard import refuse_larger_than_memory
+from candidly.data.guard import refuse_larger_than_memory, to_float32
 from candidly.data.labels import find, read_classes, says_no_class, to_sets
 from candidly.errors import InputError
 from candidly.sets import CandidateSets, label_array
@@ -96,10 +96,13 @@ def _as_inputs(path: Path, name: str, X: NDArray[Any]) -> tuple[str, NDArray[Any
             f"{path}: {name} is {X.dtype} {X.shape}; expected numbers (n, d), or "
             "uint8 images (n, h, w) or (n, h, w, 3)."
         )
-    vectors = X.astype(np.float32, copy=False)
+    vectors = to_float32(X)
     if not (finite := np.isfinite(vectors)).all():
         row, column = divmod(int((~finite).argmax()), X.shape[1])
-        raise InputError(f"{path}: {name} in row {row + 1} (counting from 1), column {column + 1} is {X[row, column]}.")
+        raise InputError(
+            f"{path}: {name} in row {row + 1} (counting from 1), column {column + 1} is {X[row, column]}; expected a "
+            "number of 32 bits."
+        )
     return "vectors", vectors
 
 

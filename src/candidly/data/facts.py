@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from candidly.data.dataset import NO_CLASS, UNKNOWN, Dataset, Examples
 from candidly.sets import CandidateSets
+from candidly.terminal import grid, printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -151,16 +152,6 @@ def _row_hashes(matrix: NDArray[Any]) -> NDArray[np.uint64]:
 # ---- rendering
 
 
-def show(facts: dict[str, Any]) -> None:
-    """Print the facts: coloured and as wide as the terminal, or plain into a file."""
-    import sys
-
-    from rich.console import Console
-
-    terminal = sys.stdout.isatty()
-    Console(width=None if terminal else 120, soft_wrap=not terminal, highlight=False).print(render(facts))
-
-
 def render(facts: dict[str, Any]) -> RenderableType:
     """The facts as text; colours appear on a terminal only."""
     from rich.console import Group
@@ -182,27 +173,9 @@ def render(facts: dict[str, Any]) -> RenderableType:
     return Group(*parts)
 
 
-def printable(label: Any) -> str:
-    """A label for the terminal: what would move the cursor or change colours is written out."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(label))
-
-
 def _bars(counts: dict[str, int], n: int) -> RenderableType:
-    from rich.table import Table
-
-    table = Table.grid(padding=(0, 2))
-    for justify in ("left", "right", "right", "left"):
-        table.add_column(justify=justify, overflow="fold")
-    for name, count in counts.items():
-        bar = "█" * round(30 * count / n)
-        table.add_row(*(_text(cell) for cell in (f"  {name}", f"{count:,}", f"{100 * count / n:.1f}%", bar)))
-    return table
-
-
-def _text(value: str) -> RenderableType:
-    from rich.text import Text
-
-    return Text(value)
+    rows = [(f"  {k}", f"{v:,}", f"{100 * v / n:.1f}%", "█" * round(30 * v / n)) for k, v in counts.items()]
+    return grid(rows, "lrrl")
 
 
 def _summary(facts: dict[str, Any]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from candidly.data.arrays import read_mat, read_npz, refuse_hdf5
 from candidly.data.dataset import Dataset, Examples, Options, names_of
@@ -26,52 +26,44 @@ REFUSED = {
 METADATA = ("metadata.csv", "metadata.jsonl")
 
 
-def read_file(
-    path: str | Path,
-    *,
-    labels: str | Sequence[str] | None = None,
-    id: str | None = None,
-    images: str | None = None,
-    text: str | None = None,
-    features: str | Sequence[str] | None = None,
-    classes: str | Path | Sequence[Any] | None = None,
-    annotator: str | None = None,
-    truth: str | None = None,
-    sep: str | None = "|",
-) -> Dataset:
+class Reading(TypedDict, total=False):
+    """The options of `read_file`, which explains them."""
+
+    labels: str | Sequence[str] | None
+    id: str | None
+    images: str | None
+    text: str | None
+    features: str | Sequence[str] | None
+    classes: str | Path | Sequence[Any] | None
+    annotator: str | None
+    truth: str | None
+    sep: str | None
+
+
+def read_file(path: str | Path, **options: Unpack[Reading]) -> Dataset:
     """Read examples with candidate sets: CSV, TSV, Parquet, Arrow, NPZ, .mat, JSON lines, Label Studio, image folders.
 
     labels: the column(s) of candidates (Label Studio: the tag); several are annotators, and the set is their union.
-    images, text, features: the column(s) of the inputs, if not by name or guess. classes: a file with a name a line, or
-    the names. annotator: with it, several rows may share an id. truth: true labels; for evaluation only.
+    id: the column of names. images, text, features: the column(s) of the inputs, if not by name or guess. classes: a
+    file with a name a line, or the names. annotator: with it, several rows may share an id. truth: true labels; for
+    evaluation only. sep: what stands between the candidates of a cell, "|" if not given.
     """
-    found = _read(path, _options(labels, id, images, text, features, classes, annotator, truth, sep), labelled=True)
+    found = _read(path, _options(options), labelled=True)
     assert isinstance(found, Dataset)
     return found
 
 
-def read_examples(
-    path: str | Path,
-    *,
-    labels: str | Sequence[str] | None = None,
-    id: str | None = None,
-    images: str | None = None,
-    text: str | None = None,
-    features: str | Sequence[str] | None = None,
-    classes: str | Path | Sequence[Any] | None = None,
-    annotator: str | None = None,
-    truth: str | None = None,
-    sep: str | None = "|",
-) -> Examples:
+def read_examples(path: str | Path, **options: Unpack[Reading]) -> Examples:
     """Read only what is to be classified; candidates need not be there. The options are those of `read_file`."""
-    return _read(path, _options(labels, id, images, text, features, classes, annotator, truth, sep), labelled=False)
+    return _read(path, _options(options), labelled=False)
 
 
-def _options(
-    labels: Any, id: Any, images: Any, text: Any, features: Any, classes: Any, annotator: Any, truth: Any, sep: Any
-) -> Options:
-    listed = str(classes) if isinstance(classes, str | Path) else None if classes is None else tuple(classes)
-    return Options(names_of(labels), id, images, text, names_of(features), listed, annotator, truth, sep)
+def _options(given: Reading) -> Options:
+    named: dict[str, Any] = {**given}
+    named |= {name: names_of(named.get(name)) for name in ("labels", "features")}
+    if (classes := named.get("classes")) is not None:
+        named["classes"] = str(classes) if isinstance(classes, str | Path) else tuple(classes)
+    return Options(**named)
 
 
 def _read(path: str | Path, options: Options, labelled: bool) -> Dataset | Examples:

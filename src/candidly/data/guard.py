@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from candidly.errors import InputError
 
@@ -49,3 +53,9 @@ def inside(folder: Path, name: str, what: str) -> Path:
     if not found:
         raise InputError(f"{what}: {name!r} is missing: there is no file {path}.")
     return path
+
+
+def to_float32(values: NDArray[Any]) -> NDArray[np.float32]:
+    """In 32 bits; what is too large for them becomes infinite, without a warning."""
+    with np.errstate(over="ignore"):
+        return values.astype(np.float32, copy=False)

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 WORDS = 4096  # most frequent terms of a text that count
 CATEGORIES = 100  # most frequent values of a column that count
 RARE = 0.001  # a value with a smaller share of the rows does not count
+LARGEST = 1e30  # number of a table, so that its square and sums of such are finite
 RESOLUTION = 96  # of images for the encoder
-PIXELS = 64  # the largest side of images without an encoder
+PIXELS = 32  # the largest side of images without an encoder
 
 
 @dataclass(frozen=True)
@@ -148,11 +149,11 @@ def _numbers(frame: pd.DataFrame, names: list[str], examples: Examples) -> NDArr
             f"{str(frame[words[0]].dropna().iloc[0])!r}; the model was trained on numbers there."
         )
     values = frame[names].to_numpy(dtype=np.float64)
-    if (wrong := np.isinf(values)).any():
+    if (wrong := np.abs(values) > LARGEST).any():
         row, column = divmod(int(wrong.argmax()), len(names))
+        place = f"{examples.source.path}, id {examples.ids.tolist()[row]!r}, column {names[column]!r}"
         raise InputError(
-            f"{examples.source.path}, id {examples.ids.tolist()[row]!r}, column {names[column]!r}: the number is "
-            "infinite. Correct it, or leave the cell empty."
+            f"{place}: {values[row, column]} is infinite or too large. Correct it, or leave the cell empty."
         )
     return values
 

@@ -12,7 +12,7 @@ from candidly.data.arrays import load_npz
 from candidly.data.dataset import Dataset
 from candidly.data.delimited import read_delimited
 from candidly.data.files import find_format
-from candidly.data.guard import refuse_larger_than_memory
+from candidly.data.guard import refuse_larger_than_memory, to_float32
 from candidly.data.roles import IDS
 from candidly.data.scan import Scan, scan_arrow, scan_parquet
 from candidly.errors import InputError
@@ -55,7 +55,7 @@ def _read(path: Path) -> tuple[NDArray[Any], list[Any] | None, list[Any] | None,
 def _load_npy(path: Path) -> NDArray[Any]:
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
+    except Exception as error:  # on damaged files NumPy raises almost anything
         raise InputError(f"{path} cannot be read as a plain array ({error}). Write it again by np.save.") from error
 
 
@@ -92,7 +92,7 @@ def _numbers(path: Path, column: Any, name: str) -> NDArray[np.float32]:
 
     if not (pa.types.is_floating(column.type) or pa.types.is_integer(column.type)):
         raise InputError(f"{path}: the column {name!r} holds {column.type}: expected numbers, one for each row.")
-    return column.to_numpy(zero_copy_only=False).astype(np.float32)
+    return to_float32(column.to_numpy(zero_copy_only=False))
 
 
 def _in_order(path: Path, values: NDArray[Any], classes: Any, ids: Any, dataset: Dataset) -> NDArray[Any]:
@@ -145,10 +145,10 @@ def _are_logits(path: Path, values: NDArray[Any], told: bool | None) -> bool:
     logits, wrong = bool(told), None
     for start in range(0, len(values), step):
         block = np.asarray(values[start : start + step], dtype=np.float64)
-        if not (finite := np.isfinite(block)).all():
+        if not (finite := np.isfinite(to_float32(block))).all():
             row, column = divmod(int((~finite).argmax()), block.shape[1])
             place = f"{path}, row {start + row + 1} (counting from 1), column {column + 1}"
-            raise InputError(f"{place}: {block[row, column]} is no finite number.")
+            raise InputError(f"{place}: {block[row, column]} is no finite number of 32 bits.")
         logits = logits or (told is None and bool(block.min() < 0 or block.max() > 1 + TOLERANCE))
         totals = block.sum(axis=1)
         off = (np.abs(totals - 1) > TOLERANCE) | (block.min(axis=1) < 0)

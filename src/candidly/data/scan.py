@@ -103,8 +103,9 @@ def _arrow_batches(source: pa.NativeFile) -> Iterator[pa.RecordBatch]:
 
 
 def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Columns of extension types as what they are stored in."""
+    """Columns of extension types as what they are stored in; checked, since Arrow trusts what it reads."""
     import pyarrow as pa
 
+    batch.validate(full=True)
     columns = [c.storage if isinstance(c.type, pa.ExtensionType) else c for c in batch.columns]
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)

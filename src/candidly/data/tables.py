@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from candidly.data.dataset import UNKNOWN, Answers, Dataset, Examples, Options, Source, file_hash
-from candidly.data.guard import inside, refuse_larger_than_memory
+from candidly.data.guard import inside, refuse_larger_than_memory, to_float32
 from candidly.data.labels import LabelColumn, Where, indices, read_classes, settle, to_sets, true_indices, unproposed
 from candidly.data.roles import Roles, assign
 from candidly.data.scan import Scan
@@ -128,11 +128,11 @@ class Vectors:
         values = column.flatten()
         if not (pa.types.is_floating(values.type) or pa.types.is_integer(values.type)):
             raise self._error(0, f"a list of {values.type}; expected numbers")
-        block = values.to_numpy(zero_copy_only=False).astype(np.float32, copy=False).reshape(len(column), width)
+        block = to_float32(values.to_numpy(zero_copy_only=False)).reshape(len(column), width)
         finite = np.isfinite(block)
         if values.null_count or not finite.all():
             row, at = divmod(int((~finite).argmax()), width)
-            raise self._error(row, f"entry {at + 1} is missing or not finite; expected a number")
+            raise self._error(row, f"entry {at + 1} is missing or not finite; expected a number of 32 bits")
         return block
 
     def _width(self) -> int:
@@ -388,7 +388,7 @@ def _scores(scan: Scan, values: pa.Array, indptr: NDArray[Any], index: NDArray[A
     if (wrong := sizes != np.diff(indptr)).any():
         row = int(wrong.argmax())
         raise InputError(f"{scan.where(row)}: {sizes[row]} scores for {indptr[row + 1] - indptr[row]} candidates.")
-    data = values.flatten().to_numpy(zero_copy_only=False).astype(np.float32)
+    data = to_float32(values.flatten().to_numpy(zero_copy_only=False))
     matrix = sparse.csr_array((data, index, indptr), shape=(len(sizes), c))
     matrix.sum_duplicates()
     return matrix
