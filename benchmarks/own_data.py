@@ -1,6 +1,6 @@
 """Files like those that people have, to try `candidly fit` on; the truth is in them too, so that audits can be judged.
 
-    python benchmarks/own_data.py FOLDER [digits] [reviews] [tasks] [embeddings] [FILE.mat ...]
+    python benchmarks/own_data.py FOLDER [digits] [reviews] [tasks] [embeddings] [large] [FILE.mat ...]
 
 digits/digits.csv    1,245 images of 0-5 (and some of 6-9), sets with wrong labels at random (q = 0.2); a tenth of
                      the known ones lost the truth, 15 % as many belong to no class
@@ -8,6 +8,8 @@ reviews.csv          1,500 made-up sentences on six subjects, three annotator co
 tasks.json           600 such sentences as Label Studio exports them, three annotators, a third of the truth verified
 FILE.mat             a copy of a file of partial-label learning whose sets hold the truth: a tenth of them lose it
 embeddings.parquet   200,000 vectors of 128 numbers in 20 classes; q = 0.1, closed 0.1, open 0.1
+large.parquet        5,000,000 rows: 3 of 100 classes, 16 numbers, an id, 500 characters of text; and large.npy, a
+                     model's probabilities for them (float16); not made unless it is named
 """
 
 from __future__ import annotations
@@ -127,6 +129,35 @@ def embeddings(folder: Path, n: int = 200_000) -> None:
     pq.write_table(pa.table({"embedding": vectors, "candidates": flat, "label": told}), folder / "embeddings.parquet")
 
 
+def large(folder: Path, n: int = 5_000_000, block: int = 100_000) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rng, c = np.random.default_rng(0), 100
+    names = pa.array([f"class {j:02}" for j in range(c)])
+    P = np.lib.format.open_memmap(folder / "large.npy", "w+", np.float16, (n, c))
+    writer = None
+    for start in range(0, n, block):
+        y = rng.integers(c, size=block)
+        told = np.where(rng.random(block) < 0.1, rng.integers(c, size=block), y)  # a tenth lost the truth
+        sets = np.stack([told, (told + rng.integers(1, 50, size=block)) % c, (told + 50) % c], axis=1)
+        sizes = pa.array(np.arange(0, 3 * block + 1, 3), pa.int32())
+        words = rng.integers(97, 123, size=(1000, 500), dtype=np.uint8)
+        columns = {
+            "id": pa.array([f"row-{i}" for i in range(start, start + block)]),
+            "candidates": pa.ListArray.from_arrays(sizes, names.take(pa.array(sets.ravel()))),
+            "embedding": pa.FixedSizeListArray.from_arrays(pa.array(rng.random(16 * block, dtype=np.float32)), 16),
+            "text": pa.array([bytes(row).decode() for row in words]).take(pa.array(rng.integers(1000, size=block))),
+        }
+        writer = writer or pq.ParquetWriter(folder / "large.parquet", pa.table(columns).schema)
+        writer.write_table(pa.table(columns))
+        p = rng.random((block, c), dtype=np.float32) ** 8
+        p[np.arange(block), np.where(rng.random(block) < 0.8, y, rng.integers(c, size=block))] += 20
+        P[start : start + block] = p / p.sum(axis=1, keepdims=True)
+    assert writer is not None
+    writer.close()
+
+
 def spoiled(folder: Path, path: Path) -> None:
     data = read_file(path)
     assert data.truth is not None
@@ -148,7 +179,7 @@ def main() -> None:
         if name.endswith(".mat"):
             spoiled(options.folder, Path(name))
         else:
-            MAKERS[name](options.folder)
+            (large if name == "large" else MAKERS[name])(options.folder)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ app = typer.Typer(
     name="candidly",
     cls=Plain,
     help="Learn from candidate labels, even when the truth is not among them.",
-    epilog="Start with: candidly demo",
+    epilog="Start with: candidly demo. With your own data: candidly inspect FILE, then candidly fit FILE --out RUN",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -74,11 +74,12 @@ Json = Annotated[bool, typer.Option("--json", help="Print the results as JSON.")
 
 
 @app.command(
+    short_help="See the method at work on handwritten digits.",
     epilog=_examples(
         "candidly demo",
         "candidly demo --q 0.5 --tau 0.3 0.6 --seed 1 --out hard",
         "candidly demo --set alpha=0.5 --also crdpll --set crdpll.ramp=0.5",
-    )
+    ),
 )
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the results; replaced if it exists.")] = Path("candidly-demo"),
@@ -101,7 +102,10 @@ def demo(
     typer.echo(json.dumps(results, indent=2) if as_json else render(results))
 
 
-@app.command(epilog=_examples("candidly methods", "candidly methods pico", "candidly methods --json"))
+@app.command(
+    short_help="List the methods and their settings.",
+    epilog=_examples("candidly methods", "candidly methods pico", "candidly methods --json"),
+)
 def methods(
     name: Annotated[str | None, typer.Argument(help="Only this method, with its whole description.")] = None,
     as_json: Json = False,
@@ -164,11 +168,12 @@ File = Annotated[Path, typer.Argument(metavar="FILE", help="CSV, TSV, Parquet, A
 
 
 @app.command(
+    short_help="Tell what a file of candidate labels holds.",
     epilog=_examples(
         "candidly inspect photos.csv",
         "candidly inspect reviews.csv --labels ann1,ann2,ann3 --text review --classes classes.txt",
         "candidly inspect export.json --json",
-    )
+    ),
 )
 @_reads()
 def inspect(file: File, reader: dict[str, Any], as_json: Json = False) -> None:
@@ -213,11 +218,12 @@ def _finish(out: Path, findings: dict[str, Any], as_json: bool, fail_above: floa
 
 
 @app.command(
+    short_help="Train on a file, audit its rows, write a report.",
     epilog=_examples(
         "candidly fit photos.csv --out run",
         "candidly fit reviews.csv --labels ann1,ann2,ann3 --text review --out run --fail-above 0.05",
         "candidly fit table.parquet --method proden --epochs 30 --folds 3 --out run --json",
-    )
+    ),
 )
 @_reads()
 def fit(
@@ -253,10 +259,11 @@ def _epochs(text: str) -> int | str:
 
 
 @app.command(
+    short_help="Audit a file by your own model's outputs.",
     epilog=_examples(
         "candidly audit photos.csv --probs probabilities.npy --out run",
         "candidly audit reviews.csv --labels ann1,ann2,ann3 --probs logits.parquet --out run --fail-above 0.05",
-    )
+    ),
 )
 @_reads()
 def audit(
@@ -315,7 +322,8 @@ def predict(
 
 
 @app.command(
-    epilog=_examples("candidly export run --out corrected.csv", "candidly export run --out corrected.json --keep-open")
+    short_help="Write the input again with corrected sets.",
+    epilog=_examples("candidly export run --out corrected.csv", "candidly export run --out corrected.json --keep-open"),
 )
 def export(
     run: OldRun,
@@ -380,6 +388,7 @@ def list_sets(data_dir: DataDir = None, as_json: Json = False) -> None:
 bench_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
+    short_help="The paper's tables.",
     help="The paper's tables: `run` trains what is missing, `show` prints what is there.",
 )
 app.add_typer(bench_app, name="bench")

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 FINDINGS = "findings.json"
 DIGITS = 6  # of the numbers in audit.csv
 MANY = 50_000  # rows of a table beyond which "auto" counts
-ROWS_SEEN, IMAGES_SEEN = 1_000_000, 40_000  # in a training, epoch by epoch; of images, their pixels
+ROWS_SEEN, IMAGES_SEEN = 1_000_000, 15_000  # in a training, epoch by epoch; of images, their pixels
 SHORT, LONG = 5, 20  # epochs
 PIXEL_NET = {"net": "fastconv", "lr": 0.1, "weight_decay": 0.005}
 
@@ -92,7 +92,8 @@ def fit_file(
         model.set_params(**training.sized(X))
         logits = _train(model, X, data.sets, training.seed, training.folds)
         made = {"Training": _told(model, training.folds, len(data), time.time() - began)}
-        audit, findings = _conclude(run, data, Outputs(data.sets, logits, logits=True), made, model.history_)
+        features = None if X.ndim > 2 or data.kind == "text" else X  # near in words is not near in meaning
+        audit, findings = _conclude(run, data, Outputs(data.sets, logits, True, features), made, model.history_)
         _calibrate(model, logits, audit)
         model.write(run)
         transform.save(run.folder / "model")
@@ -150,7 +151,8 @@ def audit_file(file: Path, probs: Path, out: Path, *, reader: dict[str, Any], ro
         data = _read(file, reader)
         values, logits = read_outputs_file(probs, data)
         made = {"Outputs": f"{'logits' if logits else 'probabilities'} of another model, {probs.name}"}
-        _, findings = _conclude(run, data, Outputs(data.sets, values, logits), made, [])
+        features = data.inputs if data.kind == "vectors" else None
+        _, findings = _conclude(run, data, Outputs(data.sets, values, logits, features), made, [])
         write_report(run.folder, rows=rows)
     return findings
 
@@ -162,7 +164,7 @@ def _conclude(
     from candidly.rates import estimate_rates
     from candidly.verdicts import audit
 
-    given = {"logits" if outputs.logits else "probs": outputs.values}
+    given = {"logits" if outputs.logits else "probs": outputs.values, "features": outputs.features}
     estimate, table = estimate_rates(data.sets, **given), audit(data.sets, **given, ids=data.ids)
     findings = gather(outputs, table, estimate, answers=data.answers, truth=data.truth)
     findings |= {"file": data.source.path.name, "inputs": data.kind, "remarks": list(data.notes)}

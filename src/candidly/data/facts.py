@@ -170,7 +170,9 @@ def render(facts: dict[str, Any]) -> RenderableType:
     ]
     if remarks := _remarks(facts):
         parts += [Text(), Text("Look at this", style="bold yellow"), *(Text(f"  {line}") for line in remarks)]
-    return Group(*parts)
+    trained = "" if facts["inputs"]["kind"] != "none" else " --probs P"
+    command = f"candidly {'audit' if trained else 'fit'} {printable(facts['file'])}{trained} --out run"
+    return Group(*parts, Text(), Text("Next", style="bold"), Text(f"  {command}   (and the options given here)"))
 
 
 def _bars(counts: dict[str, int], n: int) -> RenderableType:
