@@ -486,6 +486,18 @@ def test_versions_are_drawn_from_the_copies_of_their_kind() -> None:
         assert abs((moved - moved.round()).std() - 0.01) < 0.001  # noise of 0.1 standard deviations
 
 
+@pytest.mark.parametrize(("kind", "last"), [("weak", 2), ("strong", 4)])
+def test_the_largest_draw_is_the_last_copy(kind, last) -> None:
+    """1 - 2^-24 is the largest number that torch.rand gives; 3 + 2 (1 - 2^-24) is 5 in single precision."""
+    rows = torch.arange(5.0).expand(1, 5).reshape(1, 5, 1).clone()
+    views = make_views(rows, mean=[0.0], std=[1.0])
+
+    def draw(k: int, law: object = torch.rand) -> torch.Tensor:
+        return torch.full((1, k), 1 - 2**-24) if law is torch.rand else torch.zeros(1, k)
+
+    assert views._view(views.data, kind, draw).item() == last
+
+
 def test_versions_meet_rows_without_versions_in_prediction() -> None:
     X = np.random.default_rng(0).normal(3, 2, (50, 3, 4)).astype(np.float16)
     views = make_views(X)

@@ -160,7 +160,7 @@ class VersionViews(TableViews):
             return rows[:, 0]
         copies, u = rows.shape[1] // 2, draw(1)[:, 0]
         mild = kind in ("weak", "resized")
-        version = (u * (1 + copies) if mild else 1 + copies + u * copies).long()
+        version = (u * (1 + copies)).long() if mild else 1 + copies + (u * copies).long()  # 1 + ... + u may round up
         chosen = rows[torch.arange(len(rows), device=rows.device), version]
         return chosen + 0.1 * draw(rows.shape[2], torch.randn)
 
