@@ -39,7 +39,7 @@ def measure(chosen: Case, inputs: str) -> dict[str, Any]:
     found: RatesEstimate = estimate_rates(chosen.candidates, **outputs(chosen, inputs))
     seconds = time.perf_counter() - began
     closed, open_ = ((chosen.kinds == kind).mean() for kind in (CLOSED, OPEN))
-    truth = {"closed": closed, "open": open_, "outside": closed + open_}
+    truth = {"closed": closed, "open": open_}
     row: dict[str, Any] = {"n": len(chosen.kinds), "seconds": seconds, "notes": len(found.notes)}
     for name, true in truth.items():
         row[name] = {"true": float(true), "found": getattr(found, name), "interval": getattr(found, f"{name}_interval")}

@@ -1,7 +1,6 @@
 """The numbers behind docs/estimator.md, on digits: 0-5 are known, half of 6-9 is among the training rows.
 
 python benchmarks/estimator.py reject     # how many known test inputs are rejected, and which score ranks best
-python benchmarks/estimator.py rates      # estimated shares, and accuracy with them and with the true ones
 python benchmarks/estimator.py audit      # who finds the closed-set and open-set rows: `selection_` or `audit`
 """
 
@@ -13,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from candidly import PartialLabelClassifier, estimate_rates
+from candidly import PartialLabelClassifier
 from candidly.bench.data import Problem, digits, make_problem
 from candidly.estimator import FOLDS, split
 from candidly.metrics import auroc
@@ -63,20 +62,6 @@ def rejected(model: PartialLabelClassifier, problem: Problem) -> list[float]:
     return [float(np.mean([label is None for label in model.predict(problem.test[0], reject=a)])) for a in ASKED]
 
 
-def rates(seeds: int) -> None:
-    print("q, tau1, tau2 | seed | closed, open: true | estimated | from rows trained on | accuracy: true | estimated")
-    for cell in CELLS:
-        for seed in range(seeds):
-            problem, _ = load(*cell, seed)
-            data = problem.X, problem.candidates
-            told = PartialLabelClassifier(random_state=seed, calibrate=0, rates=problem.rates).fit(*data)
-            auto = PartialLabelClassifier(random_state=seed, calibrate=0).fit(*data)
-            naive = estimate_rates(problem.candidates, logits=auto.predictor_.logits(problem.X))
-            shares = [f"{r.closed:.3f}, {r.open:.3f}" for r in (problem.rates, auto.rates_, naive)]
-            accuracies = [f"{model.score(*problem.test):.3f}" for model in (told, auto)]
-            print(" | ".join([str(cell), str(seed), *shares, *accuracies]), flush=True)
-
-
 def audit(seeds: int) -> None:
     for cell in CELLS:
         rows = []
@@ -99,7 +84,7 @@ def f1(found: np.ndarray, truth: np.ndarray, kind: str) -> float:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["reject", "rates", "audit"])
+    parser.add_argument("what", choices=["reject", "audit"])
     parser.add_argument("--seeds", type=int, default=4)
     given = parser.parse_args()
-    {"reject": reject, "rates": rates, "audit": audit}[given.what](given.seeds)
+    {"reject": reject, "audit": audit}[given.what](given.seeds)

@@ -58,16 +58,18 @@ def asked(monkeypatch):
     return calls
 
 
-def test_the_rates_are_estimated_once_when_the_warm_up_ends_and_logged(asked, monkeypatch):
+def test_the_rates_are_estimated_when_the_warm_up_ends_refreshed_once_and_logged(monkeypatch):
+    answers = iter([types.SimpleNamespace(closed=0.2, open=0.3), types.SimpleNamespace(closed=0.1, open=0.2)])
+    monkeypatch.setattr("candidly.methods.ooc.estimate_rates", lambda *args, **given: next(answers))
     X, sets, _ = laws.table()
     monkeypatch.setattr(OOC, "FEW", 10)
     method = OOC(rates="auto", warmup=0.3, overlap=False)
     fitted = fit(build_net("mlp", (laws.D,), laws.C), X, sets, method, epochs=10, batch_size=8)
-    assert len(asked) == 1
-    assert [row.get("rate_closed") for row in fitted.history] == 3 * [None] + 7 * [0.2]
-    assert [row.get("rate_open") for row in fitted.history] == 3 * [None] + 7 * [0.3]
-    assert method.rates == Rates(0.2, 0.3)
-    assert [int(group.sum()) for group in fitted.selection] == [13, 5, 8]
+    assert next(answers, None) is None
+    assert [row.get("rate_closed") for row in fitted.history] == 3 * [None] + 3 * [0.2] + 4 * [0.1]
+    assert [row.get("rate_open") for row in fitted.history] == 3 * [None] + 3 * [0.3] + 4 * [0.2]
+    assert method.rates == Rates(0.1, 0.2)
+    assert [int(group.sum()) for group in fitted.selection] == [18, 3, 5]
 
 
 def test_the_estimate_is_made_from_outputs_for_unseen_rows(asked):

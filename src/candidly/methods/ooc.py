@@ -29,12 +29,12 @@ NO_OOC = Rates(closed=0.0, open=0.0)
 class OOC(PRODEN):
     """Tells normal, closed-set and open-set examples apart and learns from all three.
 
-    `rates`: shares of closed and open examples among all, or "auto": estimated at the end of the warm-up, from what two
-    more nets, each of which trains on one half of the rows until then, say of the other half. `warmup`: epochs, or a
-    share of the training if below 1 (the paper's 30 of 300 is 0.1); as long as the training, it is PRODEN. `window`,
-    `momentum`, `recursive`: the ensemble. `losses`, `openness`, `overlap`: the selection. `temperature`, `random_from`:
-    the targets. `alpha`, `beta`: weights of closed and open examples. `disambiguation`, `reverse`, `randomise` switch
-    LD, RLD and RCG off for the ablations.
+    `rates`: shares of closed and open examples among all, or "auto": estimated at the end of the warm-up and after as
+    many epochs again, from what two more nets, each of which trains on one half of the rows until then, say of the
+    other half. `warmup`: epochs, or a share of the training if below 1 (the paper's 30 of 300 is 0.1); as long as the
+    training, it is PRODEN. `window`, `momentum`, `recursive`: the ensemble. `losses`, `openness`, `overlap`: the
+    selection. `temperature`, `random_from`: the targets. `alpha`, `beta`: weights of closed and open examples.
+    `disambiguation`, `reverse`, `randomise` switch LD, RLD and RCG off for the ablations.
     """
 
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
@@ -50,6 +50,7 @@ class OOC(PRODEN):
         "discard": {"alpha": 0.0, "beta": 0.0, "overlap": False},
     }
     FEW: ClassVar[int] = FEW  # fewer rows tell nothing about rates
+    REFRESHES: ClassVar[int] = 1  # of estimated rates, each after as many epochs as the warm-up has
     average: Tensor  # of the ensemble, (n, c)
     groups: Tensor  # (3, n): the selection, kept by checkpoints
     unseen: Tensor  # (n, c): mean logits of the twins that did not train on the row; with estimated rates only
@@ -94,6 +95,7 @@ class OOC(PRODEN):
         self.register_buffer("groups", torch.zeros(3, len(candidates), dtype=torch.bool, device=candidates.device))
         if self.given == "auto":
             self.warmup_epochs = max(1, self.warmup_epochs)
+            self.twin_epochs = (1 + self.REFRESHES) * self.warmup_epochs
             self.twins = Twins(model, len(candidates), rng)
             self.rows("unseen", torch.zeros(candidates.shape, dtype=dtype, device=candidates.device))
             self.register_buffer("shares", torch.zeros(2, dtype=torch.float64, device=candidates.device))
@@ -117,7 +119,7 @@ class OOC(PRODEN):
         if not self.disambiguation or (epoch == 0 and self.warming):
             return  # without LD the selection is not used; an untrained model tells nothing
         output = predict_all()  # lines 4 and 8: the output of all examples after the last epoch
-        if self.given == "auto" and epoch == self.warmup_epochs:
+        if self.given == "auto" and epoch % self.warmup_epochs == 0 and epoch <= self.twin_epochs:
             self.estimate()
         scores = torch.empty((2, len(output)), device=output.device)
         for rows in blocks(*output.shape):
@@ -159,12 +161,15 @@ class OOC(PRODEN):
         random = self.random_targets(batch) if self.randomise else inside  # line 13, Eq. (8)
         targets = normal * inside + closed * outside + open_ * random
         weights = normal + self.alpha * closed + self.beta * open_
-        return soft_ce(logits, weights * targets).mean(0)  # line 14, Eq. (9)
+        losses = soft_ce(logits, weights * targets).mean(0)  # line 14, Eq. (9)
+        learning = self.given == "auto" and self.epoch < self.twin_epochs
+        return losses + self.train_twins(batch) if learning else losses
 
     def train_twins(self, batch: Batch) -> Tensor:
         """A loss with their gradients whose value is 0; keeps what they say of rows that they do not train on."""
         losses, outputs = self.twins(batch)
-        mean = self.ensemble.warm(self.unseen[batch.index], outputs, self.epoch + 1, self.warmup_epochs)
+        epoch = self.epoch % self.warmup_epochs + 1
+        mean = self.ensemble.warm(self.unseen[batch.index], outputs, epoch, self.warmup_epochs)
         self.unseen[batch.index] = mean.to(self.unseen)
         return losses - losses.detach()
 
