@@ -51,7 +51,7 @@ class Views(ABC):
     def __init__(self, X: Any, *, mean: Any = None, std: Any = None, device: str | torch.device = "cpu") -> None: ...
 
     @abstractmethod
-    def _view(self, rows: Tensor, kind: str, draw: Draw) -> Tensor: ...
+    def _view(self, index: Tensor, kind: str, draw: Draw) -> Tensor: ...
 
     def __len__(self) -> int:
         return len(self.data)
@@ -62,12 +62,11 @@ class Views(ABC):
         """The rows `index[part]` as float32; random numbers come from `rng` (on the CPU) for the whole of `index`."""
         one_of(kind, VIEWS, "view")
         device = self.data.device
-        rows = self.data.index_select(0, index[part].to(device))
 
         def draw(k: int, law: Callable[..., Tensor] = torch.rand) -> Tensor:
             return law(len(index), k, generator=rng)[part].to(device)
 
-        return self._view(rows, kind, draw)
+        return self._view(index[part].to(device), kind, draw)
 
     def like(self, X: Any) -> Views:
         """Views of other data of the same shape, such as the test set, with this normalisation."""
@@ -100,8 +99,8 @@ class ImageViews(Views):
         self._factor = (1 / (255 * self.std)).float().expand(h, w, c).contiguous().to(device)
         self._offset = (self.mean / self.std).float().expand(h, w, c).contiguous().to(device)
 
-    def _view(self, rows: Tensor, kind: str, draw: Draw) -> Tensor:
-        pixels = RECIPES[kind](rows, draw).float().contiguous()
+    def _view(self, index: Tensor, kind: str, draw: Draw) -> Tensor:
+        pixels = RECIPES[kind](self.data.index_select(0, index), draw).float().contiguous()
         return pixels.mul_(self._factor).sub_(self._offset).permute(0, 3, 1, 2)
 
 
@@ -128,7 +127,8 @@ class TableViews(Views):
         for rows, block in zip(self.data.split(BLOCK), X.split(BLOCK), strict=True):
             rows.copy_((block.cpu().double() - self.mean) / self.std)
 
-    def _view(self, rows: Tensor, kind: str, draw: Draw) -> Tensor:
+    def _view(self, index: Tensor, kind: str, draw: Draw) -> Tensor:
+        rows = self.data.index_select(0, index)
         if kind == "plain":
             return rows
         noise = draw(rows.shape[1], torch.randn)
@@ -155,14 +155,15 @@ class VersionViews(TableViews):
         self.shape = (table.shape[2],)
         self._standardise(table, table[:, 0], mean, std, device)
 
-    def _view(self, rows: Tensor, kind: str, draw: Draw) -> Tensor:
+    def _view(self, index: Tensor, kind: str, draw: Draw) -> Tensor:
+        versions, width = self.data.shape[1:]
         if kind == "plain":
-            return rows[:, 0]
-        copies, u = rows.shape[1] // 2, draw(1)[:, 0]
+            return self.data[index, 0]
+        copies, u = versions // 2, draw(1)[:, 0]
         mild = kind in ("weak", "resized")
         version = (u * (1 + copies)).long() if mild else 1 + copies + (u * copies).long()  # 1 + ... + u may round up
-        chosen = rows[torch.arange(len(rows), device=rows.device), version]
-        return chosen + 0.1 * draw(rows.shape[2], torch.randn)
+        chosen = self.data.flatten(0, 1).index_select(0, index * versions + version)
+        return chosen + 0.1 * draw(width, torch.randn)
 
     def like(self, X: Any) -> Views:
         """Views of other rows, (n, d) or with versions, with this normalisation."""
