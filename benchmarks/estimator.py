@@ -1,6 +1,7 @@
 """The numbers behind docs/estimator.md, on digits: 0-5 are known, half of 6-9 is among the training rows.
 
 python benchmarks/estimator.py reject     # how many known test inputs are rejected, and which score ranks best
+python benchmarks/estimator.py epochs     # how long to train: validation rows of digits, folds of FILE.mat
 python benchmarks/estimator.py audit      # who finds the closed-set and open-set rows: `selection_` or `audit`
 """
 
@@ -8,18 +9,23 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from candidly import PartialLabelClassifier
 from candidly.bench.data import Problem, digits, make_problem
+from candidly.data import read_file
+from candidly.data.inputs import fit_inputs
 from candidly.estimator import FOLDS, split
 from candidly.metrics import auroc
 from candidly.scores import doubt, energy, log_softmax
+from ooc_rates import cut
 
 CELLS = ((0.1, 0.2, 0.4), (0.3, 0.2, 0.4), (0.3, 0.0, 0.0))  # q, tau1, tau2
 ASKED = (0.02, 0.05, 0.1)
+LENGTHS = (30, 60, 120, 240)  # epochs
 KINDS = ("normal", "closed", "open")
 
 
@@ -62,6 +68,30 @@ def rejected(model: PartialLabelClassifier, problem: Problem) -> list[float]:
     return [float(np.mean([label is None for label in model.predict(problem.test[0], reject=a)])) for a in ASKED]
 
 
+def epochs(seeds: int, files: list[Path]) -> None:
+    """Accuracy after trainings of several lengths: on a quarter of the training rows, never on the test rows."""
+    print("epochs", LENGTHS)
+    for q, tau1, tau2 in CELLS:
+        rows = []
+        for seed in range(seeds):
+            problem = make_problem(cut(digits(seed), seed), q=q, tau1=tau1, tau2=tau2, seed=seed)
+            rows.append([accuracy(n, seed, problem.X, problem.candidates, problem.test) for n in LENGTHS])
+        print(f"digits, q, tau1, tau2 = {q, tau1, tau2}:", np.mean(rows, axis=0).round(3), flush=True)
+    for file in files:
+        data = read_file(file)
+        X, fold, rows = fit_inputs(data)[1], split(data.sets, 2, 0), []
+        for k in range(2):
+            held = fold == k
+            test = (X[held], data.truth[held])
+            rows.append([accuracy(n, k, X[~held], data.sets[~held], test) for n in LENGTHS])
+        print(f"{file.name}, two folds:", np.mean(rows, axis=0).round(3), flush=True)
+
+
+def accuracy(length: int, seed: int, X: np.ndarray, sets: Any, test: tuple[np.ndarray, np.ndarray]) -> float:
+    model = PartialLabelClassifier(epochs=length, calibrate=0, random_state=seed).fit(X, sets)
+    return float(np.mean(model.predict_proba(test[0]).argmax(1) == test[1]))
+
+
 def audit(seeds: int) -> None:
     for cell in CELLS:
         rows = []
@@ -84,7 +114,11 @@ def f1(found: np.ndarray, truth: np.ndarray, kind: str) -> float:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["reject", "audit"])
+    parser.add_argument("what", choices=["reject", "epochs", "audit"])
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE.mat")
     parser.add_argument("--seeds", type=int, default=4)
     given = parser.parse_args()
-    {"reject": reject, "audit": audit}[given.what](given.seeds)
+    if given.what == "epochs":
+        epochs(given.seeds, given.files)
+    else:
+        {"reject": reject, "audit": audit}[given.what](given.seeds)
