@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.datasets import load_digits
 
 import candidly
 from candidly.data import read_file
@@ -132,6 +133,15 @@ def test_much_is_seen_fewer_times_and_pixels_by_a_quick_net():
     images = [np.broadcast_to(np.uint8(0), (n, 8, 8, 3)) for n in (500, 1500, 60_000)]
     assert [Training().sized(X)["epochs"] for X in images] == [20, 10, 5]
     assert Training(epochs=7).sized(images[0])["net"] == "fastconv"
+
+
+def test_few_pixels_are_learnt():
+    X, y = load_digits(n_class=6, return_X_y=True)
+    images, training = (15.9 * X).astype(np.uint8).reshape(-1, 8, 8), Training()
+    sets, truth = candidly.corrupt(y[:400], 6, q=0.1, tau1=0.0, tau2=0.0, seed=0)
+    model = training.model().set_params(**training.sized(images[:400])).fit(images[truth.source], sets)
+    assert len(model.history_) == 20
+    assert model.score(images[400:], y[400:]) > 0.8
 
 
 def test_the_model_predicts_and_rejects(fitted):

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 FORMULA = re.compile(r"'*[=+\-@\t\r]")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 MODEL = "candidly"
+BLOCK = 1 << 16  # rows that are plain values at a time
 
 
 def write_sets(
@@ -79,10 +80,15 @@ def _refuse(dataset: Dataset, path: Path) -> None:
 
 def write_csv(frame: pd.DataFrame, path: str | Path, delimiter: str = ",") -> None:
     """A table as CSV in UTF-8 that spreadsheets show and never run: see `harmless`."""
-    columns = [frame[name].astype(object).where(frame[name].notna(), "").tolist() for name in frame]
-    write_atomically(
-        Path(path), lambda temporary: _write_rows(temporary, list(frame), zip(*columns, strict=True), delimiter)
-    )
+    write_atomically(Path(path), lambda temporary: _write_rows(temporary, list(frame), _plain_rows(frame), delimiter))
+
+
+def _plain_rows(frame: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
+    """The rows as plain values, which take much more memory than the table: block by block."""
+    for start in range(0, len(frame), BLOCK):
+        part = frame.iloc[start : start + BLOCK]
+        columns = [part[name].astype(object).where(part[name].notna(), "").tolist() for name in part]
+        yield from zip(*columns, strict=True)
 
 
 def _write_rows(path: Path, names: list[Any], rows: Any, delimiter: str, encoding: str = "utf-8") -> None:

@@ -40,7 +40,7 @@ DIGITS = 6  # of the numbers in audit.csv
 MANY = 50_000  # rows of a table beyond which "auto" counts
 ROWS_SEEN, IMAGES_SEEN = 1_000_000, 15_000  # in a training, epoch by epoch; of images, their pixels
 SHORT, LONG = 5, 20  # epochs
-PIXEL_NET = {"net": "fastconv", "lr": 0.1, "weight_decay": 0.005}
+PIXEL_NET = {"net": "fastconv", "batch_size": 32}  # of few images, larger batches are too few to learn anything
 
 
 # ---- fit
