@@ -65,6 +65,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results"), help="folder of speed.json and speed.png")
     parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
     options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / "speed.json"
     results: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     for part in options.only:
