@@ -35,6 +35,7 @@ KNOTS = 51  # quantiles that a score is compared with
 STEEP = 2.0  # prior of w: open rows are more frequent among doubtful ones, by this slope over all scores
 SURE = 1.0  # prior of a: so are the model's errors, or closed rows that it is sure of would pass for errors
 STRONG = 20.0  # prior of the open rows' set sizes, in rows: as the known ones'
+TELLING = 3.0  # most that a size may speak for or against open rows: sets of one class may be wide for other reasons
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,7 +192,8 @@ def _newton(theta: Floats, X: Floats, positives: Floats, weights: Floats, steep:
 
 
 def _size_odds(sizes: NDArray[np.int64], known: Floats, open_: Floats, c: int) -> Floats:
-    """P(s | open) / P(s | known), drawn towards 1 as if by STRONG rows."""
+    """P(s | open) / P(s | known), drawn towards 1 as if by STRONG rows, and bounded."""
     known_sizes = np.bincount(sizes, known, c + 1) + 1e-3 * len(sizes) / c
     known_sizes /= known_sizes.sum()
-    return (np.bincount(sizes, open_, c + 1) / known_sizes + STRONG) / (open_.sum() + STRONG)
+    odds = (np.bincount(sizes, open_, c + 1) / known_sizes + STRONG) / (open_.sum() + STRONG)
+    return np.clip(odds, 1 / TELLING, TELLING)

@@ -92,7 +92,7 @@ def fit_file(
         model.set_params(**training.sized(X))
         logits = _train(model, X, data.sets, training.seed, training.folds)
         made = {"Training": _told(model, training.folds, len(data), time.time() - began)}
-        features = X if X.ndim == 2 and data.kind in ("images", "vectors") else None  # words and columns do not embed
+        features = None if X.ndim > 2 or data.kind == "text" else X  # near in words is not near in meaning
         audit, findings = _conclude(run, data, Outputs(data.sets, logits, True, features), made, model.history_)
         _calibrate(model, logits, audit)
         model.write(run)
