@@ -181,7 +181,7 @@ def test_a_perfect_model_gives_exact_shares():
     sets, logits, truth = made(3000, tau1=0.2, sharp=40.0)
     found = estimate_rates(sets, logits=logits)
     assert found.closed == pytest.approx((truth.kinds == CLOSED).mean(), abs=0.01)
-    assert found.open == pytest.approx(0, abs=1e-3)
+    assert found.open == pytest.approx(0, abs=3e-3)
     assert found.outside == pytest.approx(found.closed + found.open)
 
 
