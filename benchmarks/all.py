@@ -24,7 +24,7 @@ import startup
 from candidly.store import write_json
 
 PARTS: dict[str, Callable[[], Any]] = {
-    "methods": lambda: {name: overhead.measure(name, n=512) for name in overhead.CASES},
+    "methods": lambda: {name: overhead.measure(name) for name in overhead.CASES},
     "selection": selection.beside_a_pass,
     "augmentation": augmentation.throughput,
     "augmentation_share": augmentation.share_of_a_step,

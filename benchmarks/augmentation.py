@@ -22,7 +22,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from candidly.nets import build_net
+from candidly.bench.scales import SCALES
+from candidly.nets import build_net, laid_out
 from candidly.views import VIEWS, make_views, rand_augment, warp
 from pairs import paired_ratio
 
@@ -114,10 +115,13 @@ def throughput(batch: int = 512, size: int = 32, repeats: int = 15) -> list[dict
 
 
 def share_of_a_step(kind: str = "weak", batch: int = 128, pairs: int = 15) -> dict[str, float]:
-    """Time of making a batch of views / time of a training step of the small net on it."""
+    """Time of making a batch of views / time of a training step on it, with the net of the scale `cpu`."""
     rng = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (4096, 32, 32, 3), dtype=torch.uint8, generator=rng)
-    views, net = make_views(images), build_net("conv", (3, 32, 32), 10).to(memory_format=torch.channels_last)
+    views, net = (
+        make_views(images),
+        laid_out(build_net(SCALES["cpu"].net, (3, 32, 32), 10, **SCALES["cpu"].net_settings), (3, 32, 32)),
+    )
     labels, optimizer = torch.randint(0, 10, (batch,)), torch.optim.SGD(net.parameters(), 0.01, 0.9)
     x = views(torch.arange(batch), "weak", rng)
 

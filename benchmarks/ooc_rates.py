@@ -52,7 +52,13 @@ def measure(scale: Scale, problem: Problem, q: float, seed: int, preset: str | N
         views = make_views(problem.X, **moments(scale))
         net = build_net(scale.net, views.shape, problem.candidates.n_classes, seed=seed, **scale.net_settings)
         method = make_method("ooc", preset, {"rates": rates, **scale.ooc_settings(q)})
-        options = {"scheme": scale.scheme, "seed": seed, "test": problem.test, "progress": False, **scale.changes}
+        options = {
+            "scheme": scale.scheme,
+            "seed": seed,
+            "test": problem.test,
+            "progress": False,
+            **scale.plan("ooc", q),
+        }
         history = fit(net, views, problem.candidates, method, **options).history
         row[name] = final_score(history)
     return row | {"found": [history[-1]["rate_closed"], history[-1]["rate_open"]]}

@@ -2,8 +2,9 @@
 
     python benchmarks/overhead.py --out FILE.json
 
-The bare loop has the same net, the same batches and as many forward and backward passes, plain cross-entropy, and its
-data already as one float tensor in memory. For `ooc` with the extra pass, one inference pass is added to it.
+The net is that of the scale `cpu`. The bare loop has the same net, the same batches and as many forward and backward
+passes, plain cross-entropy, and its data already as one float tensor in memory. For `ooc` with the extra pass, one
+inference pass is added to it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from candidly.bench.scales import SCALES
 from candidly.corruption import corrupt
 from candidly.methods.settings import make_method
 from candidly.nets import build_net
@@ -64,12 +66,12 @@ def bare_epoch(model, X, y, order, batch_size, with_grad, without, inference) ->
     return run
 
 
-def measure(name: str, n: int = 1024, batch_size: int = 128, pairs: int = 9) -> dict[str, float]:
+def measure(name: str, n: int = 512, batch_size: int = 128, pairs: int = 31) -> dict[str, float]:
     key, settings, scheme, with_grad, without, inference = CASES[name]
     rng = np.random.default_rng(0)
     images, labels = rng.integers(0, 256, (n, 32, 32, 3), dtype=np.uint8), rng.integers(10, size=n)
     sets, truth = corrupt(labels, 10, q=0.1, seed=0)
-    model = build_net("conv", (3, 32, 32), 10)
+    model = build_net(SCALES["cpu"].net, (3, 32, 32), 10, **SCALES["cpu"].net_settings)
     plan = make_scheme(scheme, epochs=10_000, batch_size=batch_size, lr=1e-4)
     method = make_method(key, None, settings)
     ours = Trainer(copy.deepcopy(model), make_views(images[truth.source]), sets, method, plan)
@@ -85,9 +87,9 @@ def measure(name: str, n: int = 1024, batch_size: int = 128, pairs: int = 9) -> 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
-    parser.add_argument("--n", type=int, default=1024)
+    parser.add_argument("--n", type=int, default=512)
     parser.add_argument("--batch-size", type=int, default=128)
-    parser.add_argument("--pairs", type=int, default=9)
+    parser.add_argument("--pairs", type=int, default=31)
     parser.add_argument("--out", type=Path)
     chosen = parser.parse_args()
     results = {}

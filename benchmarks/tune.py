@@ -50,7 +50,7 @@ def train(job: Job, problem: Problem, minutes: float | None) -> dict[str, Any]:
     data = supervised_problem(problem) if job.row.reference == CLEAN else problem
     views = make_views(data.X, **moments(scale))
     model = build_net(scale.net, views.shape, data.candidates.n_classes, seed=job.seed, **scale.net_settings)
-    changes = dict(scale.changes)
+    changes = dict(job.plan)
     if minutes is not None:
         changes["epochs"] = max(1, round(60 * minutes / seconds_of_an_epoch(job, problem, data, views)))
     plan = {"scheme": scale.scheme, "seed": job.seed, **changes}
@@ -65,7 +65,7 @@ def train(job: Job, problem: Problem, minutes: float | None) -> dict[str, Any]:
 
 def seconds_of_an_epoch(job: Job, problem: Problem, data: Problem, views: Any, steps: int = 30) -> float:
     """From some steps of a training that is thrown away; the first ones do not count."""
-    plan = make_scheme(job.scale.scheme, **job.scale.changes)
+    plan = make_scheme(job.scale.scheme, **job.plan)
     model = build_net(job.scale.net, views.shape, data.candidates.n_classes, **job.scale.net_settings)
     trainer = Trainer(model, views, data.candidates, method_of(job, problem), plan)
     trainer.step.train()
@@ -85,7 +85,8 @@ def changed(scale: Scale, options: argparse.Namespace) -> Scale:
     widths = {} if options.widths is None else {"widths": options.widths}
     warmup = scale.warmup if options.warmup is None else (options.warmup, options.warmup)
     settings = {**scale.net_settings, **widths}
-    return dataclasses.replace(scale, changes={**scale.changes, **changes}, net_settings=settings, warmup=warmup)
+    told = {"changes": {**scale.changes, **changes}, "lr": {} if "lr" in changes else scale.lr}
+    return dataclasses.replace(scale, net_settings=settings, warmup=warmup, **told)
 
 
 def main() -> None:
@@ -108,8 +109,9 @@ def main() -> None:
     for minutes in options.minutes:
         for row in rows:
             about = {"scale": scale.name, "cell": cell.name, "row": row.name, "seed": options.seed, "minutes": minutes}
-            settings = {"changes": scale.changes, "net": scale.net_settings, "warmup": scale.ooc_settings(cell.q)}
-            line = {**about, **settings, **train(Job(scale, cell, row, options.seed), problem, minutes)}
+            job = Job(scale, cell, row, options.seed)
+            settings = {"changes": job.plan, "net": scale.net_settings, "warmup": scale.ooc_settings(cell.q)}
+            line = {**about, **settings, **train(job, problem, minutes)}
             print(json.dumps(line), flush=True)
             if options.out is not None:
                 with options.out.open("a") as file:

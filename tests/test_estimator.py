@@ -289,9 +289,11 @@ def test_a_pickled_model_predicts_the_same(iris):
     ("n", "batch_size", "epochs"), [(10, None, 60), (1000, None, 60), (8000, None, 32), (50000, None, 20), (50, 8, 60)]
 )
 def test_few_rows_train_for_more_epochs(n, batch_size, epochs):
-    assert PartialLabelClassifier(batch_size=batch_size)._make_scheme(n).epochs == epochs
-    assert PartialLabelClassifier(scheme="paper")._make_scheme(n).epochs == 300
-    assert PartialLabelClassifier(epochs=7, lr=0.2)._make_scheme(n).lr == 0.2
+    assert PartialLabelClassifier(batch_size=batch_size)._make_scheme((n, 4)).epochs == epochs
+    assert PartialLabelClassifier(scheme="paper")._make_scheme((n, 4)).epochs == 300
+    assert PartialLabelClassifier(epochs=7, lr=0.2)._make_scheme((n, 4)).lr == 0.2
+    assert PartialLabelClassifier()._make_scheme((n, 8, 8)).batch_size == 32  # few images learn by small batches
+    assert PartialLabelClassifier(batch_size=64)._make_scheme((n, 8, 8)).batch_size == 64
 
 
 def test_folds_share_out_every_class():
@@ -347,7 +349,7 @@ def test_impossible_numbers_of_folds_are_told(cv):
     [
         ({"method": "oco"}, None, None, "method 'oco' is unknown. Did you mean 'ooc'"),
         ({"net": "mpl"}, None, None, "net 'mpl' is unknown. Did you mean 'mlp'"),
-        ({"net": "conv"}, None, None, r"net 'conv' takes images"),
+        ({"net": "fastconv"}, None, None, r"net 'fastconv' takes images"),
         ({"epochs": 0}, None, None, "epochs=0: expected a whole number of at least 1"),
         ({"calibrate": -1}, None, None, "calibrate=-1: expected a whole number"),
         ({"random_state": -1}, None, None, "random_state=-1"),

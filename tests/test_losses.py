@@ -73,8 +73,8 @@ def test_supcon_by_hand():
     keys = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, -1.0]])
     labels, own = torch.tensor([7]), torch.tensor([0])
     total = math.log(1 + math.exp(-2) + 1)  # cosines 0, -1 and 0 at temperature 0.5; the anchor itself does not count
-    close(losses.supcon(q, labels, keys, torch.tensor([7, 7, 7, 0]), own, 0.5), [(total + (total + 2)) / 2])
-    close(losses.supcon(q, labels, keys, torch.tensor([7, 1, 2, 0]), own, 0.5), [0])  # no positives
+    close(losses.supcon(q, labels, [(keys, torch.tensor([7, 7, 7, 0]))], own, 0.5), [(total + (total + 2)) / 2])
+    close(losses.supcon(q, labels, [(keys, torch.tensor([7, 1, 2, 0]))], own, 0.5), [0])  # no positives
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -118,9 +118,20 @@ def test_supcon_equals_the_naive_loop(seed):
         logs = [scores[j] - math.log(total) for j in range(9) if j != own[i] and key_labels[j] == labels[i]]
         return -sum(logs) / len(logs) if logs else 0.0
 
-    found = losses.supcon(q, labels, keys, key_labels, own, 0.3)
-    close(found, [naive(i) for i in range(3)])
+    for cut in (9, 6):  # the contrasts in one group or in two
+        contrasts = [(keys[:cut], key_labels[:cut]), (keys[cut:], key_labels[cut:])]
+        found = losses.supcon(q, labels, contrasts, own, 0.3)
+        close(found, [naive(i) for i in range(3)])
     found.sum().backward()
+    assert q.grad.isfinite().all()
+
+
+def test_supcon_of_one_anchor_alone_in_its_group():
+    q = torch.tensor([[1.0, 0.0]], requires_grad=True)
+    keys, same, other = torch.tensor([[0.0, 1.0], [1.0, 0.0]]), torch.tensor([3]), torch.tensor([3, 4])
+    loss = losses.supcon(q, same, [(q, same), (keys, other), (keys[:0], other[:0])], torch.tensor([0]), 0.5)
+    close(loss.detach(), [math.log(1 + math.exp(2))])
+    loss.sum().backward()
     assert q.grad.isfinite().all()
 
 

@@ -41,6 +41,7 @@ NOTE = "estimator.json"
 KEPT = ("rates_", "n_features_in_", "feature_names_in_")  # fitted attributes that the note holds
 WARMUP = 0.3  # of the training, for `ooc`: its own default, a tenth, is meant for hundreds of epochs
 STEPS, LONGEST = 2000, 60  # epochs="auto": so many steps, but no more epochs: it would learn wrong sets by heart
+PIXEL_BATCH = 32  # of few images, larger batches are too few to learn anything
 FOLDS = 5  # of the calibration
 
 
@@ -55,8 +56,8 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         names for `GridSearchCV`: `{"alpha": [0.5, 1]}`. `ooc` warms up for 0.3 of the training unless told.
     preset: of the method's settings; "auto": `robust`, if the method has it.
     rates: `Rates(closed, open)`, or "auto": estimated from the outputs; for `ooc`, and for `audit`.
-    net: a name of `candidly.nets.NETS`; "auto": `mlp` for tables, `conv` for images; or a function of (shape, number of
-        classes) that gives a module.
+    net: a name of `candidly.nets.NETS`; "auto": `mlp` for tables, `fastconv` for images; or a function of (shape,
+        number of classes) that gives a module.
     scheme, epochs, batch_size, lr, weight_decay: see `candidly.train.SCHEMES`; None is the scheme's own value.
         epochs="auto": the scheme's, or more on few rows: up to 60, or 2,000 steps.
     calibrate: for `predict(X, reject=...)`, so many fifths of the rows (0 to 5) are scored by nets that never saw them;
@@ -144,9 +145,12 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         robust = "robust" if "robust" in cls.PRESETS else None
         return make_method(self.method, robust if self.preset == "auto" else self.preset, {**ours, **self._settings})
 
-    def _make_scheme(self, n: int) -> train.Scheme:
+    def _make_scheme(self, shape: tuple[int, ...]) -> train.Scheme:
         given = {name: getattr(self, name) for name in ("batch_size", "lr", "weight_decay")}
+        if self.batch_size is None and self.scheme == "fast" and len(shape) > 2:
+            given["batch_size"] = PIXEL_BATCH
         plan = train.make_scheme(self.scheme, **{name: value for name, value in given.items() if value is not None})
+        n = shape[0]
         if self.epochs != "auto":
             return train.make_scheme(plan, epochs=self.epochs)
         enough = math.ceil(STEPS * plan.batch_size / max(n, plan.batch_size))
@@ -160,7 +164,7 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
             return self.net(shape, n_classes)
 
     def _net_name(self, shape: tuple[int, ...]) -> Any:
-        return self.net if self.net != "auto" else "conv" if len(shape) == 3 else "mlp"
+        return self.net if self.net != "auto" else "fastconv" if len(shape) == 3 else "mlp"
 
     def _seed(self) -> int:
         if isinstance(self.random_state, Integral):
@@ -184,7 +188,7 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         train.check_lengths(len(X), sets, None)
         views = make_views(X, device=train.find_device(self.device))
         net, method = self._make_net(views.shape, sets.n_classes, seed), self._make_method(rates)
-        plan, name = self._make_scheme(len(X)), label or self.method
+        plan, name = self._make_scheme(X.shape), label or self.method
         return train.fit(net, views, sets, method, scheme=plan, seed=seed, label=name, progress=bool(self.verbose))
 
     def _unseen(self, X: np.ndarray, sets: CandidateSets, seed: int, rates: Any, cv: int, parts: int) -> np.ndarray:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -33,17 +35,23 @@ def kl(targets: Tensor, logits: Tensor) -> Tensor:
     return torch.special.xlogy(targets, targets).sum(-1) + soft_ce(logits, targets)
 
 
-def supcon(q: Tensor, labels: Tensor, keys: Tensor, key_labels: Tensor, own: Tensor, temperature: float) -> Tensor:
+def supcon(
+    q: Tensor, labels: Tensor, contrasts: Sequence[tuple[Tensor, Tensor]], own: Tensor, temperature: float
+) -> Tensor:
     """-mean over positives of the log-probability among all contrasts (Khosla et al., NeurIPS 2020, Eq. 2).
 
-    q: (b, d) anchors. keys: (m, d) contrasts; those with the anchor's label are its positives. own: (b,), where
-    each anchor stands among the contrasts; it is none of its own. An anchor without positives adds 0. The mean over
-    positives is that of q with their summed keys: only the sum over all contrasts looks at every pair.
+    q: (b, d) anchors. contrasts: groups of (keys, labels); keys with the anchor's label are its positives. They stand
+    apart so that a long group without gradient costs none. own: (b,), where each anchor stands in the first group; it
+    is none of its own. An anchor without positives adds 0. The mean over positives is that of q with their summed
+    keys: only the sum over all contrasts looks at every pair.
     """
-    here = own[:, None]
-    partition = (q / temperature @ keys.T).scatter(1, here, -torch.inf).logsumexp(-1)
-    members = F.one_hot(key_labels, int(max(labels.max(), key_labels.max())) + 1).to(q)
-    positives = members.sum(0)[labels] - 1
-    alike = (q * (members.T @ keys)[labels]).sum(-1) - (q * keys[own]).sum(-1)
+    scores = [q / temperature @ keys.T for keys, _ in contrasts]
+    scores[0].scatter_(1, own[:, None], torch.finfo(q.dtype).min)
+    partition = torch.stack([group.logsumexp(-1) for group in scores]).logsumexp(0)
+    n_classes = int(torch.cat([labels, *(y for _, y in contrasts)]).max()) + 1
+    members = [F.one_hot(y, n_classes).to(q) for _, y in contrasts]
+    positives = torch.stack([group.sum(0) for group in members]).sum(0)[labels] - 1
+    summed = torch.stack([group.T @ keys for group, (keys, _) in zip(members, contrasts, strict=True)]).sum(0)
+    alike = (q * summed[labels]).sum(-1) - (q * contrasts[0][0][own]).sum(-1)
     losses = partition - alike / (temperature * positives.clamp(min=1))
     return torch.where(positives > 0, losses, 0.0)

@@ -47,6 +47,11 @@ def has_features(model: nn.Module) -> TypeGuard[Net]:
     return hasattr(model, "features") and isinstance(getattr(model, "head", None), nn.Linear)
 
 
+def laid_out(model: nn.Module, shape: Sequence[int]) -> nn.Module:
+    """Channels last for images: faster, and rounds differently, so that a saved net must have it too."""
+    return model.to(memory_format=torch.channels_last) if len(shape) == 3 else model  # type: ignore[call-overload]
+
+
 class Linear(Net):
     """A linear model on flattened inputs."""
 

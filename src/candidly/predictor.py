@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from candidly import distributed
 from candidly.errors import InputError
-from candidly.nets import build_net
+from candidly.nets import build_net, laid_out
 from candidly.sets import label_array
 from candidly.store import load_tensors, read_json, save_tensors, write_json
 from candidly.views import Views, make_views
@@ -66,6 +66,7 @@ class Predictor:
             raise InputError(f"{folder} was saved without a description of its net: pass the module as model=...")
         model = build_net(**facts["net"]) if model is None else model
         model.load_state_dict(load_tensors(folder / "model.safetensors")[0])
+        model = laid_out(model, facts["shape"])
         moments = (np.array(facts[key]) for key in ("mean", "std"))
         return cls(model.eval(), label_array(facts["classes"]), tuple(facts["shape"]), *moments)
 

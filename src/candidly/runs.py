@@ -40,7 +40,6 @@ DIGITS = 6  # of the numbers in audit.csv
 MANY = 50_000  # rows of a table beyond which "auto" counts
 ROWS_SEEN, IMAGES_SEEN = 1_000_000, 15_000  # in a training, epoch by epoch; of images, their pixels
 SHORT, LONG = 5, 20  # epochs
-PIXEL_NET = {"net": "fastconv", "batch_size": 32}  # of few images, larger batches are too few to learn anything
 
 
 # ---- fit
@@ -68,14 +67,12 @@ class Training:
         return PartialLabelClassifier(self.method, **given)
 
     def sized(self, X: NDArray[Any]) -> dict[str, Any]:
-        """What the model is told of its inputs, (n, d) or images: pixels get a quick net, and much of either is seen
-        fewer times."""
+        """What the model is told of its inputs, (n, d) or images: much of either is seen fewer times."""
         pixels = X.ndim > 2
-        net: dict[str, Any] = PIXEL_NET if pixels else {}
         if self.epochs != "auto" or not (pixels or len(X) > MANY):
-            return net
+            return {}
         seen = IMAGES_SEEN if pixels else ROWS_SEEN
-        return {**net, "epochs": min(LONG, max(SHORT, seen // len(X)))}
+        return {"epochs": min(LONG, max(SHORT, seen // len(X)))}
 
 
 def fit_file(

@@ -23,6 +23,7 @@ from candidly.corruption import Truth
 from candidly.errors import InputError, Interrupted, TrainingError
 from candidly.flops import FlopMeter
 from candidly.methods.base import Batch, Method, state_dtype
+from candidly.nets import laid_out
 from candidly.predictor import Predictor, predict
 from candidly.progress import bar
 from candidly.selection import Selection
@@ -173,9 +174,7 @@ class Trainer:
         self.candidates = Bits(dense)
         self.test = None if test is None else (views.like(test[0]), check_labels(*test, sets.n_classes))
         self.kinds = None if truth is None else truth.kinds
-        self.model = model.to(self.device)
-        if len(views.shape) == 3:
-            self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.model = laid_out(model.to(self.device), views.shape)
         if (prepare := getattr(model, "prepare", None)) is not None:
             prepare(views(torch.arange(0, len(views), max(1, len(views) // PREPARED)), "plain"))
         check_width(model, views, sets.n_classes)

@@ -115,6 +115,10 @@ class Job:
         return Cell(self.scale.opens[0], 0.0, 0.0, 0.0) if self.row.reference == "supervised" else self.cell
 
     @property
+    def plan(self) -> dict[str, Any]:
+        return self.scale.plan(self.row.method, self.data.q)
+
+    @property
     def config(self) -> dict[str, Any]:
         """All that decides the result, defaults spelt out, as JSON has it; names of rows and scales decide nothing."""
         scale, row, cls = self.scale, self.row, METHODS[self.row.method]
@@ -123,7 +127,7 @@ class Job:
         nets = {"net": scale.net, "net_settings": scale.net_settings}
         if scale.encoding is not None:
             sizes["encoding"] = dataclasses.asdict(scale.encoding)
-        scheme = dataclasses.asdict(make_scheme(scale.scheme, **scale.changes))
+        scheme = dataclasses.asdict(make_scheme(scale.scheme, **self.plan))
         method = {"method": row.method, "settings": settings, "reference": row.reference}
         whole = {**sizes, **nets, "scheme": scheme, "cell": dataclasses.asdict(self.data), **method, "seed": self.seed}
         return json.loads(json.dumps(whole, default=str))
@@ -226,7 +230,7 @@ def run_job(job: Job, out: Path, data_dir: Path | None, device: str = "auto") ->
     data = supervised_problem(problem) if job.row.reference == "supervised" else problem
     views = make_views(data.X, **moments(scale), device=find_device(device))
     model = build_net(scale.net, views.shape, data.candidates.n_classes, seed=job.seed, **scale.net_settings)
-    plan = {"scheme": scale.scheme, "seed": job.seed, **scale.changes}
+    plan = {"scheme": scale.scheme, "seed": job.seed, **job.plan}
     with writing(out / job.key, job.config) as run:
         fitted = fit(
             model, views, data.candidates, method, test=data.test, truth=data.truth, run=run, progress=False, **plan

@@ -70,10 +70,10 @@ class PiCO(Method):
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         self.move_keys(model)
+        with torch.no_grad():  # before the other pass fills the memory for its gradient
+            k = F.normalize(self.keys[1](embed(self.keys[0], batch.views[1])[0]), dim=-1)
         features, logits = embed(model, batch.views[0])
         q = F.normalize(self.projector(features), dim=-1)
-        with torch.no_grad():
-            k = F.normalize(self.keys[1](embed(self.keys[0], batch.views[1])[0]), dim=-1)
         pseudo = logits.detach().masked_fill(~batch.candidates, -torch.inf).argmax(-1)
         scores = q.detach() @ self.prototypes.T  # with the prototypes as they were
         all_q, all_k, all_pseudo = gather(q), gather(k), gather(pseudo)
@@ -88,7 +88,7 @@ class PiCO(Method):
     def move_keys(self, model: nn.Module) -> None:
         queries = [*model.parameters(), *self.projector.parameters()]
         for key, query in zip(self.keys.parameters(), queries, strict=True):
-            key.mul_(self.key_momentum).add_(query, alpha=1 - self.key_momentum)
+            key.lerp_(query, 1 - self.key_momentum)
 
     def moved_prototypes(self, q: Tensor, pseudo: Tensor) -> Tensor:
         """mu = m mu + (1 - m) q for each example in turn, then normalised once; all classes in one product."""
@@ -110,9 +110,9 @@ class PiCO(Method):
             own = (q * k).sum(-1, keepdim=True)
             similarities = torch.cat([own, q @ queue.T], dim=1) / self.temperature
             return -similarities.log_softmax(-1)[:, 0]
-        keys, labels = torch.cat([all_q, all_k, queue]), torch.cat([all_pseudo, all_pseudo, queue_labels])
         own = torch.arange(len(all_q), device=q.device)[local_part(len(all_q))]
-        return supcon(q, pseudo, keys, labels, own, self.temperature)
+        contrasts = [(all_q, all_pseudo), (all_k, all_pseudo), (queue, queue_labels)]
+        return supcon(q, pseudo, contrasts, own, self.temperature)
 
     def enqueue(self, k: Tensor, pseudo: Tensor) -> None:
         k, pseudo = k[-self.queue_size :], pseudo[-self.queue_size :]
