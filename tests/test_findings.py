@@ -1,16 +1,20 @@
 """What an audit found, as plain values: sums by hand, bounded size."""
 
+import io
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from rich.console import Console
 
 from candidly.evidence import Outputs
 from candidly.findings import CLASSES, CURVE, POINTS, SUSPECTS, gather
 from candidly.metrics import audit_quality
 from candidly.rates import RatesEstimate
 from candidly.sets import CandidateSets
+from candidly.summary import render
 
 ESTIMATE = RatesEstimate(0.2, 0.1, 0.3, (0.1, 0.3), (0.0, 0.2), (0.2, 0.4), ("a note",))
 
@@ -61,6 +65,23 @@ def test_facts_by_hand(small):
     assert [point["found"] for point in review] == [1, 2, 2, 2]
     assert review[1]["blind"] == pytest.approx(0.9)
     json.dumps(facts, allow_nan=False)
+
+
+def test_a_row_that_may_be_closed_suggests_a_label_outside_its_set():
+    sets = CandidateSets([["a"], ["a"]], classes=["a", "b"])
+    audit = table(sets, [[0.6, 0.4, 0], [0.9, 0.1, 0]], [0, 0])
+    facts = gather(Outputs(sets, np.array([[0.5, 0.5], [0.9, 0.1]]), logits=False), audit, ESTIMATE)
+    (entry,) = facts["suspects"]["closed"]
+    assert (entry["verdict"], entry["suggestion"], entry["candidates"]) == ("normal", "b", ["a"])
+    assert "probably" not in summary_of(facts)  # the page shows it; a short list has likelier rows only
+
+
+def summary_of(facts):
+    console = Console(record=True, file=io.StringIO())
+    console.print(
+        render(Path("run"), {"file": "x.csv", "classes": 2, "rows": 2, "annotators": [], "history": [], **facts})
+    )
+    return console.export_text()
 
 
 def test_logits_say_the_same_as_their_probabilities(small):

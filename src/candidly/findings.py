@@ -134,7 +134,15 @@ def _suspects(outputs: Outputs, audit: pd.DataFrame, kinds: NDArray[Any], kind: 
     p = kinds[:, kind]
     top = np.argpartition(-p, min(SUSPECTS, len(p)) - 1)[:SUSPECTS]
     top = top[np.lexsort((top, kinds[top, 0], -p[top]))]
-    return [describe(outputs, audit, row) | {"likely": _likely(outputs, row)} for row in top.tolist() if p[row] > LEAST]
+    return [_suspect(outputs, audit, row, kind) for row in top.tolist() if p[row] > LEAST]
+
+
+def _suspect(outputs: Outputs, audit: pd.DataFrame, row: int, kind: int) -> dict[str, Any]:
+    """With the model's best classes; a row that may be closed suggests one outside its set, also if judged normal."""
+    entry, likely = describe(outputs, audit, row), _likely(outputs, row)
+    if KINDS[kind] == "closed" and entry["verdict"] == "normal":
+        entry["suggestion"] = next((best["label"] for best in likely if not best["candidate"]), None)
+    return entry | {"likely": likely}
 
 
 def _likely(outputs: Outputs, row: int) -> list[dict[str, Any]]:

@@ -33,7 +33,7 @@ def render(out: Path, findings: dict[str, Any]) -> RenderableType:
     parts += [Text(f"  {line}", style="yellow") for line in findings["notes"]]
     parts += [Text(f"  {line}") for line in _evaluation(findings["evaluation"])]
     for kind, heading in (("closed", "The truth is probably another class"), ("open", "Probably none of the classes")):
-        if entries := findings["suspects"][kind][:WORST]:
+        if entries := [entry for entry in findings["suspects"][kind] if entry["verdict"] == kind][:WORST]:
             parts += [Text(), Text(heading, style="bold"), _rows(entries, kind)]
     if people := findings["annotators"]:
         parts += [Text(), Text("Annotators, by how often the truth is probably outside their sets", style="bold")]
