@@ -1,4 +1,6 @@
-"""Every speed measurement in one run, as JSON and as a plot: `python benchmarks/all.py --out FOLDER`.
+"""Every speed measurement in one run, as JSON, as tables and as a plot: `python benchmarks/all.py --out FOLDER`.
+
+    python benchmarks/all.py --out results --show    # the tables of what is already there
 
 The parts take turns on one machine that should do nothing else. `--only` picks some; what the JSON already holds of the
 others is kept.
@@ -21,6 +23,7 @@ import growth
 import overhead
 import selection
 import startup
+import variants
 from candidly.store import write_json
 
 PARTS: dict[str, Callable[[], Any]] = {
@@ -29,9 +32,37 @@ PARTS: dict[str, Callable[[], Any]] = {
     "augmentation": augmentation.throughput,
     "augmentation_share": augmentation.share_of_a_step,
     "growth": lambda: {job: growth.measure(job) for job in growth.JOBS},
+    "imagenet": selection.imagenet_apart,
     "startup": startup.measure,
+    "variants": variants.measure,
     "encoder": encoder.speed,
 }
+
+
+def ratio(found: dict[str, float]) -> str:
+    return f"{found['ratio']:.3g} [{found['low']:.3g}, {found['high']:.3g}]"
+
+
+def tables(results: dict[str, Any]) -> str:
+    """Markdown: ratios with the intervals of their medians, and what grows with the rows."""
+    lines = ["| | ratio [95 % interval] | at most |", "|---|---|---|"]
+    for name, found in results["methods"].items():
+        lines.append(f"| an epoch of {name} / bare loop | {ratio(found)} | {overhead.LIMITS[name]:.2f} |")
+    lines.append(f"| selection, 1,000,000 x 100 / one pass | {ratio(results['selection'])} | 8 |")
+    lines.append(f"| weak views of a batch / training step | {ratio(results['augmentation_share'])} | 0.05 |")
+    lines.append(f"| plain eager PyTorch / the encoder | {ratio(results['encoder'])} | at least 1.5 |")
+    lines += [f"| step, {name} / step as it is | {ratio(found)} | |" for name, found in results["variants"].items()]
+    lines += ["", "| rows | " + " | ".join(f"{job}: s, MB" for job in results["growth"]) + " |"]
+    lines.append("|---" * (1 + len(results["growth"])) + "|")
+    for points in zip(*(found["points"] for found in results["growth"].values()), strict=True):
+        cells = [f"{point['seconds']:.2f}, {point['peak_mb'] - point['inputs_mb']:.0f}" for point in points]
+        lines.append(f"| {points[0]['rows']:,} | {' | '.join(cells)} |")
+    lines.append(
+        "| grows as | " + " | ".join(f"n^{found['exponent']:.2f}" for found in results["growth"].values()) + " |"
+    )
+    lines += ["", "| | seconds |", "|---|---|"]
+    lines += [f"| `{name}` | {found['seconds']:.2f} |" for name, found in results["startup"].items()]
+    return "\n".join(lines)
 
 
 def plot(results: dict[str, Any], path: Path) -> None:
@@ -64,16 +95,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("results"), help="folder of speed.json and speed.png")
     parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
+    parser.add_argument("--show", action="store_true", help="measure nothing")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / "speed.json"
     results: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    for part in options.only:
+    for part in () if options.show else options.only:
         results[part] = PARTS[part]()
         print(f"{part}: {json.dumps(results[part])}", flush=True)
         machine = {"machine": platform.machine(), "threads": torch.get_num_threads(), "torch": torch.__version__}
         write_json(path, {**results, "machine": machine})
     plot(results, options.out / "speed.png")
+    if set(PARTS) <= set(results):
+        print(tables(results))
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def stepper(net: nn.Module, x: torch.Tensor, **autocast: Any) -> Callable[[], No
     return step
 
 
-def measure(pairs: int) -> dict[str, dict[str, float]]:
+def measure(pairs: int = 15) -> dict[str, dict[str, float]]:
     net, x = build_net("fastconv", (3, 32, 32), 10), torch.randn(BATCH, 3, 32, 32)
     last = copy.deepcopy(net).to(memory_format=torch.channels_last)
     x_last = x.to(memory_format=torch.channels_last)
