@@ -79,7 +79,10 @@ def test_a_row_that_may_be_closed_suggests_a_label_outside_its_set():
 def summary_of(facts):
     console = Console(record=True, file=io.StringIO())
     console.print(
-        render(Path("run"), {"file": "x.csv", "classes": 2, "rows": 2, "annotators": [], "history": [], **facts})
+        render(
+            Path("run"),
+            {"file": "x.csv", "classes": 2, "rows": 2, "annotators": [], "history": [], "made": {}, **facts},
+        )
     )
     return console.export_text()
 

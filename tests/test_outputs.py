@@ -59,8 +59,8 @@ def test_columns_are_matched_by_name_and_rows_by_id(tmp_path, data, form):
         ("id,cat,dog,bird\na,1,0,0\nb,1,0,0\nd,0,0,1\n", "has no row for the id 'c'"),
         ("id,cat,dog,bird\na,1,0,0\na,1,0,0\nc,0,0,1\n", "the id 'a' stands twice"),
         ("cat,dog,bird\n1,0,0\n0.5,0.2,0.2\n1,0,0\n", "row 2 (counting from 1): the values sum to 0.9"),
-        ("cat,dog,bird\n1,0,0\n1,,0\n1,0,0\n", "row 2 (counting from 1), column 3: nan is no finite number"),
-        ("cat,dog,bird\n1,0,0\n1,x,0\n1,0,0\n", "the column 'dog' holds string: expected numbers"),
+        ("cat,dog,bird\n1,0,0\n1,,0\n1,0,0\n", "row 2 (counting from 1), column 'dog': nan is no finite number"),
+        ("cat,dog,bird\n1,0,0\n1,x,0\n1,0,0\n", "row 2 (the header not counted), column 'dog': 'x' is no number"),
     ],
 )
 def test_what_does_not_fit_is_named(tmp_path, data, content, words):
@@ -70,6 +70,42 @@ def test_what_does_not_fit_is_named(tmp_path, data, content, words):
         read_outputs_file(path, data)
     assert str(error.value).startswith(str(path))
     assert words in str(error.value)
+
+
+def many(tmp_path, probs):
+    """A file of twenty rows, its dataset, and the outputs."""
+    (tmp_path / "m.csv").write_text("candidates,x\n" + "cat|dog,1\nbird,2\n" * 10)
+    np.save(tmp_path / "m.npy", probs)
+    return tmp_path / "m.npy", read_file(tmp_path / "m.csv")
+
+
+def test_one_wrong_row_does_not_make_logits_of_probabilities(tmp_path):
+    P = np.tile([0.7, 0.2, 0.1], (20, 1))
+    P[6] = [-0.1, 0.6, 0.5]
+    with pytest.raises(InputError) as error:
+        read_outputs_file(*many(tmp_path, P))
+    assert "m.npy, row 7 (counting from 1): the values sum to 1, the least is -0.1 (-0.1, 0.6, 0.5)" in str(error.value)
+    assert "19 of 20 rows are such probabilities: correct the others." in str(error.value)
+    assert read_outputs_file(*many(tmp_path, np.log(np.abs(P))))[1], "logits are still logits"
+    P[:3] = [2, -1, 0]
+    assert read_outputs_file(*many(tmp_path, P))[1], "four of twenty rows are too many for a slip"
+
+
+def test_percentages_are_refused(tmp_path):
+    P = np.tile([70.0, 20.0, 10.0], (20, 1))
+    with pytest.raises(InputError, match=r"row 1 .*: the values sum to 100, .* percentages: divide them by 100"):
+        read_outputs_file(*many(tmp_path, P))
+    data = many(tmp_path, P)[1]
+    with pytest.raises(InputError, match="divide them by 100"):
+        read_outputs_file(saved(tmp_path / "p.npz", probs=P), data)
+    assert read_outputs_file(saved(tmp_path / "l.npz", logits=P), data)[1], "the name decides"
+
+
+def test_rows_are_named_as_the_file_has_them(tmp_path, data):
+    path = tmp_path / "p.csv"
+    path.write_text("id,cat,dog,bird\nc,1,0,0\nb,0.5,0.2,0.2\na,0,0,1\n")
+    with pytest.raises(InputError, match=r"row 2 .* sum to 0.9, the least is 0.2 \(0.5, 0.2, 0.2\)"):
+        read_outputs_file(path, data)
 
 
 def test_other_files_are_refused(tmp_path, data):

@@ -124,7 +124,7 @@ def test_no_rows_leaves_private_data_out(findings):
 def test_a_sample_is_said_to_be_one():
     facts = find(POINTS + 500, ["a", "b", "c"])
     for name in UNTOLD:
-        del facts[name]
+        facts.pop(name, None)
     assert facts["points_of"] > POINTS
     full = POINTS + 500 - facts["points_of"]
     page = render(facts)

@@ -242,8 +242,40 @@ def test_audit_needs_no_training_and_no_torch(tmp_path):
     assert "=row-1" not in private
     assert ">good<" in page
     assert ">good<" not in private
+    assert run("report", "run", cwd=tmp_path, code=0).stdout == "run/report.html\n"
+    assert (tmp_path / "run" / "report.html").read_text() == page, "the findings were kept"
+    assert "<dt>Outputs</dt><dd>p.npy of another model, read as probabilities</dd>" in page
+    told = json.loads(run("report", "run", "--json", cwd=tmp_path).stdout)
+    assert told == {"run": "run", "report": "run/report.html"}
     again = run(*command[3:], cwd=tmp_path, code=2).stderr
     assert "run exists already" in again
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_no_rows_holds_for_everything_but_the_tables(tmp_path, form):
+    probs_for(tmp_path, 200)
+    options = ["--labels", "good,wide,bad", "--probs", "p.npy", "--no-rows", "--out", "run", *form]
+    told = run("audit", "a.csv", *options, cwd=tmp_path).stdout
+    assert ("p.npy of another model, read as probabilities" in told) == (not form)
+    run("report", "run", cwd=tmp_path)
+    written = [(tmp_path / "run" / name).read_text() for name in ("findings.json", "report.html")]
+    for text in (told, *written):
+        assert "row-1" not in text
+        assert "good" not in text
+        assert "annotator 1" in text
+    assert "Rows to look at" not in written[1]
+    findings = json.loads(written[0])
+    assert findings["suspects"] == {"closed": [], "open": []}
+    assert findings["points"][0].keys() == {
+        "inside",
+        "outside",
+        "verdict",
+        "probability",
+        "p_normal",
+        "p_closed",
+        "p_open",
+    }
+    assert "row-1" in (tmp_path / "run" / "audit.csv").read_text(), "the results stay"
 
 
 def label_studio(path, n=120):

@@ -190,6 +190,14 @@ NewRun = Annotated[Path, typer.Option("--out", metavar="RUN", help="New folder f
 OldRun = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that `fit` or `audit` wrote.")]
 NewFile = Annotated[Path, typer.Option("--out", metavar="FILE", help="New file to write.")]
 NoRows = Annotated[
+    bool,
+    typer.Option(
+        "--no-rows",
+        help="Leave rows and names of annotators out of report and findings, to share them; audit.csv, audit.parquet "
+        "and run.json are not to be shared.",
+    ),
+]
+PageOnly = Annotated[
     bool, typer.Option("--no-rows", help="Leave rows and names of annotators out of the report, to share it.")
 ]
 FailAbove = Annotated[
@@ -290,11 +298,12 @@ def audit(
 
 
 @app.command(epilog=_examples("candidly report run", "candidly report run --no-rows"))
-def report(run: OldRun, no_rows: NoRows = False) -> None:
-    """Write the report of a RUN again."""
+def report(run: OldRun, no_rows: PageOnly = False, as_json: Json = False) -> None:
+    """Write the report of a RUN again. What `--no-rows` left out when the RUN was made stays out."""
     from candidly.runs import rebuild
 
-    typer.echo(str(rebuild(run, rows=not no_rows)))
+    page = str(rebuild(run, rows=not no_rows))
+    typer.echo(json.dumps({"run": str(run), "report": page}, indent=2) if as_json else page)
 
 
 @app.command(epilog=_examples("candidly predict run new.csv --out predicted.csv --reject 0.05"))

@@ -25,7 +25,7 @@ from candidly.evidence import Outputs
 from candidly.export import joined, write_csv, write_sets
 from candidly.findings import gather
 from candidly.progress import bar
-from candidly.report.build import write_report
+from candidly.report.build import without_rows, write_report
 from candidly.report.previews import previews
 from candidly.sets import CandidateSets
 from candidly.store import Run, read_json, write_atomically, write_json, writing
@@ -78,7 +78,10 @@ class Training:
 def fit_file(
     file: Path, out: Path, *, reader: dict[str, Any], training: Training | None = None, rows: bool = True
 ) -> dict[str, Any]:
-    """Train on all rows, audit each by a net that did not see it, write RUN; the findings are returned."""
+    """Train on all rows, audit each by a net that did not see it, write RUN; the findings are returned.
+
+    Not `rows`: findings and report hold nothing of single rows; the tables of the audit do.
+    """
     training = training or Training()
     with writing(out, {"job": "fit", "file": str(file), "reader": reader, **asdict(training)}) as run:
         data = _read(file, reader)
@@ -90,11 +93,12 @@ def fit_file(
         logits = _train(model, X, data.sets, training.seed, training.folds)
         made = {"Training": _told(model, training.folds, len(data), time.time() - began)}
         features = None if X.ndim > 2 or data.kind == "text" else X  # near in words is not near in meaning
-        audit, findings = _conclude(run, data, Outputs(data.sets, logits, True, features), made, model.history_)
+        outputs = Outputs(data.sets, logits, True, features)
+        audit, findings = _conclude(run, data, outputs, made, model.history_, rows)
         _calibrate(model, logits, audit)
         model.write(run)
         transform.save(run.folder / "model")
-        write_report(run.folder, rows=rows)
+        write_report(run.folder)
     return findings
 
 
@@ -147,15 +151,15 @@ def audit_file(file: Path, probs: Path, out: Path, *, reader: dict[str, Any], ro
 
         data = _read(file, reader)
         values, logits = read_outputs_file(probs, data)
-        made = {"Outputs": f"{'logits' if logits else 'probabilities'} of another model, {probs.name}"}
+        made = {"Outputs": f"{probs.name} of another model, read as {'logits' if logits else 'probabilities'}"}
         features = data.inputs if data.kind == "vectors" else None
-        _, findings = _conclude(run, data, Outputs(data.sets, values, logits, features), made, [])
-        write_report(run.folder, rows=rows)
+        _, findings = _conclude(run, data, Outputs(data.sets, values, logits, features), made, [], rows)
+        write_report(run.folder)
     return findings
 
 
 def _conclude(
-    run: Run, data: Dataset, outputs: Outputs, made: dict[str, str], history: list[dict[str, Any]]
+    run: Run, data: Dataset, outputs: Outputs, made: dict[str, str], history: list[dict[str, Any]], rows: bool
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Audit, and write all but the model and the report."""
     from candidly.rates import estimate_rates
@@ -166,6 +170,7 @@ def _conclude(
     findings = gather(outputs, table, estimate, answers=data.answers, truth=data.truth)
     findings |= {"file": data.source.path.name, "inputs": data.kind, "remarks": list(data.notes)}
     findings |= {"history": [_epoch(row) for row in history], "made": _made(run, data) | made}
+    findings = findings if rows else without_rows(findings)
     suspects = [entry for entries in findings["suspects"].values() for entry in entries]
     seen = previews(data, [entry["row"] for entry in suspects])
     for entry in suspects:

@@ -30,6 +30,8 @@ def render(out: Path, findings: dict[str, Any]) -> RenderableType:
 
     title = f"{printable(findings['file'])}: {findings['rows']:,} rows, {findings['classes']:,} classes"
     parts: list[RenderableType] = [Text(title, style="bold"), _shares(findings)]
+    if outputs := findings["made"].get("Outputs"):
+        parts.append(Text(f"  {printable(outputs)}"))
     parts += [Text(f"  {line}", style="yellow") for line in findings["notes"]]
     parts += [Text(f"  {line}") for line in _evaluation(findings["evaluation"])]
     for kind, heading in (("closed", "The truth is probably another class"), ("open", "Probably none of the classes")):

@@ -19,6 +19,8 @@ from candidly.errors import InputError
 
 BLOCK = 1 << 20  # entries that are checked together
 TOLERANCE = 0.01  # by which the probabilities of a row may miss 1
+NEARLY = 0.9  # share of the rows that, if they are probabilities, make the others mistakes
+SHOWN = 6  # values of a row in a message
 
 
 def read_outputs_file(path: str | Path, dataset: Dataset) -> tuple[NDArray[Any], bool]:
@@ -33,8 +35,8 @@ def read_outputs_file(path: str | Path, dataset: Dataset) -> tuple[NDArray[Any],
     values, classes, ids, logits = _read(path)
     if values.ndim != 2 or values.dtype.kind not in "fiu":
         raise InputError(f"{path} holds {values.dtype} of shape {values.shape}: expected numbers (rows, classes).")
-    values = _in_order(path, values, classes, ids, dataset)
-    return values, _are_logits(path, values, logits)
+    ordered = _in_order(path, values, classes, ids, dataset)
+    return ordered, _are_logits(path, values, classes, logits)
 
 
 def _read(path: Path) -> tuple[NDArray[Any], list[Any] | None, list[Any] | None, bool | None]:
@@ -80,19 +82,35 @@ def _from_columns(path: Path, scan: Scan) -> tuple[NDArray[Any], Any, Any, None]
     parts: list[NDArray[Any]] = []
     ids: list[Any] = []
     for batch in scan.batches(scan.schema.names):
-        parts.append(np.column_stack([_numbers(path, batch.column(name), name) for name in names]))
+        start = sum(map(len, parts))
+        parts.append(np.column_stack([_numbers(scan, batch.column(name), name, start) for name in names]))
         ids += batch.column(key).to_pylist() if key else []
     if not parts:
         raise InputError(f"{path} holds no rows.")
     return np.concatenate(parts), names, ids if key else None, None
 
 
-def _numbers(path: Path, column: Any, name: str) -> NDArray[np.float32]:
+def _numbers(scan: Scan, column: Any, name: str, start: int) -> NDArray[np.float32]:
+    """start: the row of the file that the column's first value stands in."""
     import pyarrow as pa
 
     if not (pa.types.is_floating(column.type) or pa.types.is_integer(column.type)):
-        raise InputError(f"{path}: the column {name!r} holds {column.type}: expected numbers, one for each row.")
+        cells = column.to_pylist()
+        row = next((i for i, cell in enumerate(cells) if not _is_number(cell)), 0)
+        value = cells[row] if cells else None
+        raise InputError(
+            f"{scan.where(start + row)}, column {name!r}: {value!r} is no number. Every column but the id must be a "
+            "class, and hold a number for each row."
+        )
     return to_float32(column.to_numpy(zero_copy_only=False))
+
+
+def _is_number(cell: Any) -> bool:
+    try:
+        float(cell)
+    except (TypeError, ValueError):
+        return cell is None
+    return True
 
 
 def _in_order(path: Path, values: NDArray[Any], classes: Any, ids: Any, dataset: Dataset) -> NDArray[Any]:
@@ -136,27 +154,47 @@ def _rows(path: Path, ids: list[Any], dataset: Dataset) -> NDArray[np.int64]:
     return np.array(found)
 
 
-def _are_logits(path: Path, values: NDArray[Any], told: bool | None) -> bool:
+def _are_logits(path: Path, values: NDArray[Any], classes: Any, told: bool | None) -> bool:
     """As the file tells, else by the values: probabilities lie between 0 and 1 and sum to 1.
 
-    What is neither is refused with its row, and so is what is no number.
+    What is neither is refused with its row, and so are percentages and what is no number.
     """
     step = max(1, BLOCK // values.shape[1])
-    logits, wrong = bool(told), None
+    beyond, right, percent, wrong = False, 0, 0, -1
     for start in range(0, len(values), step):
         block = np.asarray(values[start : start + step], dtype=np.float64)
-        if not (finite := np.isfinite(to_float32(block))).all():
-            row, column = divmod(int((~finite).argmax()), block.shape[1])
-            place = f"{path}, row {start + row + 1} (counting from 1), column {column + 1}"
-            raise InputError(f"{place}: {block[row, column]} is no finite number of 32 bits.")
-        logits = logits or (told is None and bool(block.min() < 0 or block.max() > 1 + TOLERANCE))
-        totals = block.sum(axis=1)
-        off = (np.abs(totals - 1) > TOLERANCE) | (block.min(axis=1) < 0)
-        if wrong is None and off.any():
-            wrong = start + int(off.argmax()) + 1, float(totals[off.argmax()])
-    if wrong is not None and not logits:
-        raise InputError(
-            f"{path}, row {wrong[0]} (counting from 1): the values sum to {wrong[1]:.4g}. Expected probabilities that "
-            "are at least 0 and sum to 1, or logits."
-        )
-    return logits
+        _refuse_no_number(path, block, start, classes)
+        beyond = beyond or bool(block.min() < 0 or block.max() > 1 + TOLERANCE)
+        least, totals = block.min(axis=1), block.sum(axis=1)
+        good = (least >= 0) & (np.abs(totals - 1) <= TOLERANCE)
+        right += int(good.sum())
+        percent += int(((least >= 0) & (np.abs(totals - 100) <= 100 * TOLERANCE)).sum())
+        if wrong < 0 and not good.all():
+            wrong = start + int((~good).argmax())
+    if told or wrong < 0:
+        return bool(told)
+    if told is None and beyond and max(right, percent) < NEARLY * len(values):
+        return True
+    raise InputError(_no_probabilities(path, values, wrong, right, percent >= NEARLY * len(values)))
+
+
+def _refuse_no_number(path: Path, block: NDArray[np.float64], start: int, classes: Any) -> None:
+    if not (finite := np.isfinite(to_float32(block))).all():
+        row, column = divmod(int((~finite).argmax()), block.shape[1])
+        named = column + 1 if classes is None else repr(classes[column])
+        place = f"{path}, row {start + row + 1} (counting from 1), column {named}"
+        raise InputError(f"{place}: {block[row, column]} is no finite number of 32 bits.")
+
+
+def _no_probabilities(path: Path, values: NDArray[Any], row: int, right: int, percent: bool) -> str:
+    """Which row is wrong, and what to do about it."""
+    entries = np.asarray(values[row], dtype=np.float64)
+    shown = ", ".join(f"{value:.4g}" for value in entries[:SHOWN]) + (", ..." if len(entries) > SHOWN else "")
+    told = f"{path}, row {row + 1} (counting from 1): the values sum to {entries.sum():.4g}"
+    told += f", the least is {entries.min():.4g} ({shown})."
+    if percent:
+        return f"{told} These are percentages: divide them by 100."
+    told += " Expected probabilities that are at least 0 and sum to 1, or logits."
+    if right:
+        told += f" {right:,} of {len(values):,} rows are such probabilities: correct the others."
+    return f"{told} If all are logits, save them by np.savez(..., logits=...)."

@@ -12,12 +12,19 @@ from candidly.report.charts import charts
 from candidly.store import read_json, write_atomically
 
 REPORT, FINDINGS = "report.html", "findings.json"
-UNTOLD = {"file": "these rows", "inputs": "none", "remarks": [], "history": [], "made": {}}  # if it is not known
-PRIVATE = ("id", "candidates", "suggestion")  # of a point
+UNTOLD = {
+    "file": "these rows",
+    "inputs": "none",
+    "remarks": [],
+    "history": [],
+    "made": {},
+    "no_rows": False,
+}  # if not known
+PRIVATE = ("row", "id", "candidates", "suggestion")  # of a point
 
 
 def write_report(folder: str | Path, *, rows: bool = True) -> Path:
-    """`report.html` of a RUN from its `findings.json`. Not `rows`: nothing of single rows, no annotator's name."""
+    """`report.html` of a RUN from its `findings.json`. Not `rows`: as `without_rows` leaves them."""
     path = Path(folder) / REPORT
     page = render(read_json(Path(folder) / FINDINGS), rows=rows)
     write_atomically(path, lambda temporary: temporary.write_text(page, encoding="utf-8"))
@@ -34,7 +41,7 @@ def render(findings: dict[str, Any], *, rows: bool = True) -> str:
     )
     environment.filters |= {"percent": percent, "thousands": lambda n: f"{n:,.0f}"}
     template = environment.get_template("template.html")
-    return template.render(f=shown, rows=rows, charts=charts(shown), javascript=javascript()).lstrip()
+    return template.render(f=shown, rows=not shown["no_rows"], charts=charts(shown), javascript=javascript()).lstrip()
 
 
 def without_rows(findings: dict[str, Any]) -> dict[str, Any]:
@@ -43,7 +50,8 @@ def without_rows(findings: dict[str, Any]) -> dict[str, Any]:
     people = findings["annotators"] and [
         {**entry, "name": f"annotator {number}"} for number, entry in enumerate(findings["annotators"], 1)
     ]
-    return {**findings, "points": points, "annotators": people, "suspects": {kind: [] for kind in findings["suspects"]}}
+    suspects: dict[str, list[Any]] = {kind: [] for kind in findings["suspects"]}
+    return {**findings, "points": points, "annotators": people, "suspects": suspects, "no_rows": True}
 
 
 def percent(share: float | None) -> str:
