@@ -372,9 +372,10 @@ GOOD = np.array([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1]])
     ("probs", "told"),
     [
         (np.array([[0.7, 0.2, 0.1], [0.1, 0.8, 0.4]]), r"probs, row 1: \[0.1, 0.8, 0.4\] sums to 1.3"),
-        (np.array([[0.7, 0.2, 0.1], [0.1, np.nan, 0.1]]), "probs, row 1: .* not all finite"),
+        (np.array([[0.7, 0.2, 0.1], [0.1, np.nan, 0.1]]), "probs, row 1: .* are not all finite"),
         (np.array([[0.7, 0.2, 0.1], [-0.2, 1.1, 0.1]]), "probs, row 1: .* least value of -0.2"),
-        (np.array([[0.0, 0.0, 0.0], [0.1, 0.8, 0.1]]), "probs, row 0: .* not all finite"),
+        (np.array([[0.0, 0.0, 0.0], [0.1, 0.8, 0.1]]), r"probs, row 0: \[0, 0, 0\] sums to 0 "),
+        (np.log(GOOD), r"probs, row 0: .* expected probabilities that sum to 1. Pass raw scores as logits="),
         (GOOD[:1], r"probs has shape \(1, 3\)"),
         (GOOD[:, :2], r"probs has shape \(2, 2\), but there are 2 candidate sets over 3 classes"),
         (GOOD[0], r"probs has shape \(3,\)"),
@@ -395,7 +396,7 @@ def test_other_bad_arguments_are_refused():
         audit(sets)
     with pytest.raises(InputError, match="and not both"):
         audit(sets, GOOD, logits=GOOD)
-    with pytest.raises(InputError, match=r"logits, row 0: .* not all finite"):
+    with pytest.raises(InputError, match=r"logits, row 0: .* are not all finite"):
         audit(sets, logits=np.array([[np.inf, 0, 0], [0, 0, 0]]))
     with pytest.raises(InputError, match=r"features has shape \(3, 1\)"):
         audit(sets, GOOD, features=np.ones((3, 1)))
@@ -512,3 +513,48 @@ def test_public_names():
     for name in ("audit", "estimate_rates", "RatesEstimate"):
         assert name in candidly.__all__
         assert getattr(candidly, name).__name__ == name
+
+
+def test_columns_of_a_frame_are_matched_by_name():
+    sets, probs = [["a"], ["b", "c"], ["c"]] * 60, np.tile([[0.8, 0.1, 0.1], [0.1, 0.8, 0.1], [0.2, 0.1, 0.7]], (60, 1))
+    expected = audit(sets, probs)
+    frame = pd.DataFrame(probs, columns=["a", "b", "c"])[["c", "a", "b"]]
+    pd.testing.assert_frame_equal(audit(sets, frame), expected)
+    pd.testing.assert_frame_equal(audit(sets, pd.DataFrame(probs)), expected)  # columns without names
+    with pytest.raises(
+        InputError, match=r"probs has the columns \['a', 'b', 'd'\], but the classes are \['a', 'b', 'c'\]"
+    ):
+        audit(sets, frame.set_axis(["a", "b", "d"], axis=1))
+
+
+def test_suggestions_agree_with_verdicts():
+    rng = np.random.default_rng(0)
+    probs = rng.dirichlet(np.full(4, 0.4), size=600)
+    mask = rng.random((600, 4)) < 0.4
+    mask[np.arange(600), rng.integers(4, size=600)] = True
+    table = audit(mask, probs, rates=Rates(0.4, 0.1))
+    inside = mask[np.arange(600), np.maximum(table["suggested_label"].cat.codes, 0)]
+    assert inside[table["verdict"] == "normal"].all()
+    assert not inside[table["verdict"] == "closed"].any()
+    assert {"normal", "closed"} <= set(table["verdict"])
+    assert table["suggested_label"].isna().equals(table["verdict"] == "open")
+
+
+def test_outputs_in_another_order_are_doubted():
+    rng = np.random.default_rng(0)
+    y = rng.integers(3, size=300)
+    probs = np.full((300, 3), 0.05)
+    probs[np.arange(300), y] = 0.9
+    sets = np.eye(3, dtype=bool)[y]
+    assert not any("best class is a candidate" in note for note in audit(sets, probs).attrs["notes"])
+    (note,) = [note for note in audit(sets, probs[:, [1, 2, 0]]).attrs["notes"] if "best class" in note]
+    assert note.startswith("The model's best class is a candidate in 0% of the rows; any class would be in 33%")
+
+
+def test_of_few_rows_little_is_believed():
+    table = audit([[0], [1]], [[0.1, 0.9], [0.8, 0.2]])
+    assert table["p_closed"].tolist() == pytest.approx([2 / 12 + 10 / 12 * 0.9, 2 / 12 + 10 / 12 * 0.8], abs=1e-3)
+    assert table.attrs["notes"][-1].startswith("2 rows are too few")
+    estimate = estimate_rates([[0], [1]], [[0.1, 0.9], [0.8, 0.2]])
+    assert estimate.outside <= 2 / 12
+    assert estimate.outside_interval == (0, 1)

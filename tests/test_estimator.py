@@ -193,7 +193,7 @@ def test_images_train_a_convolutional_net(tmp_path):
     )
     with pytest.raises(InputError, match=r"shape \(8, 7\); the model was trained on \(8, 8, 1\)"):
         found.predict(images[:9, :, 1:])
-    with pytest.raises(InputError, match="For images, expected uint8"):
+    with pytest.raises(InputError, match="as images have, and is of float64: expected uint8"):
         quick().fit(images[:9] / 255, y[:9])
 
 
@@ -392,3 +392,18 @@ def test_a_few_rows_are_enough(n):
 def test_torch_waits_until_it_is_needed():
     code = "import sys, candidly; assert 'PartialLabelClassifier' in dir(candidly); print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "False\n"
+
+
+def test_inputs_far_from_all_training_rows_are_rejected():
+    X, y = load_iris(return_X_y=True)
+    found = quick(epochs=10, calibrate=1, unknown_label=-1).fit(X, y)
+    far = X.mean(axis=0) + np.outer([1, -1], [1e3, -5e2, 3e2, 1e3])
+    assert (found.predict(far) >= 0).all()
+    assert (found.predict(far, reject=0.05) == -1).all()
+    assert (found.predict(X, reject=0) >= 0).all()
+
+
+@pytest.mark.parametrize("shape", [(40, 27, 27), (40, 8, 8), (40, 8, 8, 3)])
+def test_images_of_floats_are_refused(shape):
+    with pytest.raises(InputError, match=r"X has [34] dimensions, as images have, and is of float64: expected uint8"):
+        quick().fit(np.zeros(shape), [0, 1] * 20)

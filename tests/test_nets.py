@@ -65,3 +65,9 @@ def test_wrong_names_and_shapes():
         build_net("resnet", (3, 32, 32), 10)
     with pytest.raises(InputError, match=r"takes images .* not inputs of shape \(64,\)"):
         build_net("conv", (64,), 10)
+
+
+def test_fastconv_needs_two_pixels_each_way():
+    assert build_net("fastconv", (3, 2, 5), 4)(torch.zeros(2, 3, 2, 5)).shape == (2, 4)
+    with pytest.raises(InputError, match="at least 2 x 2 pixels, not 1 x 12"):
+        build_net("fastconv", (3, 1, 12), 4)

@@ -38,9 +38,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NOTE = "estimator.json"
-KEPT = ("rates_", "n_features_in_", "feature_names_in_")  # fitted attributes that the note holds
+KEPT = ("rates_", "reach_", "n_features_in_", "feature_names_in_")  # fitted attributes that the note holds
 WARMUP = 0.3  # of the training, for `ooc`: its own default, a tenth, is meant for hundreds of epochs
 STEPS, LONGEST = 2000, 60  # epochs="auto": so many steps, but no more epochs: it would learn wrong sets by heart
+FAR = 2.0  # times the distance of any training row: of no known class
 PIXEL_BATCH = 32  # of few images, larger batches are too few to learn anything
 FOLDS = 5  # of the calibration
 
@@ -66,7 +67,8 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
 
     Fitted: `classes_`; `selection_`, masks of the normal, closed-set and open-set training rows, and `rates_`, their
     shares (None for methods that do not divide them); `history_`, one row of metrics an epoch; `predictor_`, the net;
-    `n_features_in_` and `feature_names_in_` of tables; `known_energies_`, of unseen rows judged normal.
+    `n_features_in_` and `feature_names_in_` of tables; `known_energies_`, of unseen rows judged normal; `reach_`, the
+    distance of the outmost training row of a table.
     """
 
     classes_: np.ndarray
@@ -75,6 +77,7 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
     rates_: Rates | None
     history_: list[dict[str, Any]]
     known_energies_: np.ndarray
+    reach_: float
 
     def __init__(
         self,
@@ -182,6 +185,7 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         self.history_, self.selection_ = fitted.history, fitted.selection
         self.rates_ = getattr(fitted.method, "rates", None)
         self.known_energies_ = self._calibration(X, sets, seed)
+        self.reach_ = float(self._distances(X).max())
         return self
 
     def _train(self, X: np.ndarray, sets: CandidateSets, seed: int, rates: Any, label: str = "") -> train.Fitted:
@@ -214,6 +218,10 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
     def _read(self, X: Any, *, reset: bool = False) -> np.ndarray:
         """Images as they are; tables checked by scikit-learn, and dense."""
         if getattr(X, "ndim", 2) > 2:
+            if (kind := getattr(X, "dtype", None)) != np.uint8:
+                raise InputError(
+                    f"X has {X.ndim} dimensions, as images have, and is of {kind}: expected uint8, 0 to 255."
+                )
             for name in ("n_features_in_", "feature_names_in_"):  # of a table that it was fitted to before
                 self.__dict__.pop(name, None)
             return np.asarray(X)
@@ -232,17 +240,26 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         """(n,) labels; with `reject`, inputs that look least like any known class become `unknown_label`.
 
         reject: the share of the inputs of known classes that may be lost to it, such as 0.05. Inputs are ranked by
-        their energy, and compared with training rows judged normal (see `calibrate`).
+        their energy, and compared with training rows judged normal (see `calibrate`). Far away from all training rows
+        a net is sure of anything: rows of a table that are FAR times as far out as any of those are unknown, too.
         """
         check_is_fitted(self, "predictor_")
-        logits = self.predictor_.logits(self._read(X))
+        X = self._read(X)
+        logits = self.predictor_.logits(X)
         index = logits.argmax(-1)
         if reject is None:
             return self.classes_[index]
         if self.unknown_label in self.classes_.tolist():
             raise InputError(f"unknown_label={self.unknown_label!r} is one of the classes: choose another label.")
-        index[energy(logits) > self._threshold(number(reject, "reject", 0, 1))] = len(self.classes_)
+        doubtful = energy(logits) > self._threshold(number(reject, "reject", 0, 1))
+        index[doubtful | (self._distances(X) > FAR * self.reach_)] = len(self.classes_)
         return label_array([*self.classes_.tolist(), self.unknown_label])[index]
+
+    def _distances(self, X: np.ndarray) -> np.ndarray:
+        """(n,) how far rows of a table are from the mean of the training rows, in standard deviations; 0 for images."""
+        if X.ndim > 2:
+            return np.zeros(len(X))
+        return np.linalg.norm((X - self.predictor_.mean) / self.predictor_.std, axis=1)
 
     def _threshold(self, reject: float) -> float:
         """The k-th largest known energy, of m: one more row of their kind exceeds it with probability k / (m + 1)."""

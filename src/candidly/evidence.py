@@ -80,9 +80,11 @@ def read_outputs(candidates: Any, probs: Any, logits: Any, features: Any) -> Out
         raise InputError("expected either probs or logits, the model's outputs (n, c), and not both.")
     sets = candidates if isinstance(candidates, CandidateSets) else CandidateSets(candidates)
     if sets.n_classes < 2:
-        raise InputError(f"there is only the class {sets.classes[0]!r}: expected at least 2, or no set can be wrong.")
+        raise InputError(
+            f"there is only the class {sets.classes.tolist()[0]!r}: expected at least 2, or no set can be wrong."
+        )
     name, values = ("probs", probs) if logits is None else ("logits", logits)
-    values = _numbers(values, name)
+    values = _numbers(_in_order(values, sets.classes.tolist(), name), name)
     if values.shape != sets.shape:
         raise InputError(
             f"{name} has shape {values.shape}, but there are {len(sets)} candidate sets over {sets.n_classes} classes: "
@@ -99,8 +101,20 @@ def read_outputs(candidates: Any, probs: Any, logits: Any, features: Any) -> Out
     return Outputs(sets, values, logits is not None, features)
 
 
+def _in_order(values: Any, classes: list[Any], name: str) -> Any:
+    """The columns of a DataFrame by their names, unless they are mere numbers."""
+    if not hasattr(values, "columns") or len(columns := list(values.columns)) != len(classes):
+        return values
+    if set(columns) == set(classes):
+        return values[classes]
+    if columns == list(range(len(classes))):
+        return values
+    raise InputError(f"{name} has the columns {columns}, but the classes are {classes}: expected a column for each.")
+
+
 def _numbers(values: Any, name: str) -> Any:
-    array = values if isinstance(values, np.ndarray) else np.asarray(values.cpu() if hasattr(values, "cpu") else values)
+    values = values.detach().cpu() if hasattr(values, "detach") else values
+    array = values if isinstance(values, np.ndarray) else np.asarray(values)
     if array.dtype.kind not in "fiub":
         raise InputError(f"{name} is an array of {array.dtype}: expected numbers.")
     return array
@@ -184,10 +198,10 @@ def _members(sets: CandidateSets, rows: Any) -> Members:
 def _check_values(outputs: Outputs, index: NDArray[Any], values: Floats, total: Floats) -> None:
     """Refuse NaN, infinities and what is no probability, with the row."""
     name = "logits" if outputs.logits else "probs"
-    bad = ~(np.isfinite(total) & (total > 0))
+    bad = ~np.isfinite(total)
     if bad.any():
         at = int(bad.argmax())
-        raise InputError(f"{name}, row {index[at]}: {_shown(values[at])} is not all finite numbers, or all zero.")
+        raise InputError(f"{name}, row {index[at]}: {_shown(values[at])} are not all finite numbers.")
     if outputs.logits:
         return
     wrong = np.abs(total - 1) > TOLERANCE

@@ -99,6 +99,8 @@ class FastConv(Net):
 
     def __init__(self, shape: Sequence[int], n_classes: int, *, widths: Sequence[int] = (32, 64, 128)) -> None:
         super().__init__()
+        if min(shape[1:]) < 2:
+            raise InputError(f"net 'fastconv' takes images of at least 2 x 2 pixels, not {shape[1]} x {shape[2]}.")
         patches = 4 * shape[0]
         self.patches = nn.Conv2d(shape[0], 2 * patches, 2)
         stages = [

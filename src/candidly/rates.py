@@ -25,6 +25,7 @@ from candidly.selection import Rates
 
 SAMPLE = 5000  # rows that the mixture is fitted to: the cost does not grow with the data
 FEW = 100  # rows below which shares mean little
+DOUBTED = 10  # rows that are taken to be normal besides, when there are few
 WIDER = 1.5  # the interval, in units of its sampling error: the mixture is a model, and models err
 MODEL_ERROR = 0.015  # added to both ends, as above; chosen for 90 % coverage in benchmarks/audit_rates.py
 NORMAL_90 = 1.645
@@ -108,7 +109,7 @@ def _estimate(fits: list[Mixture], weight: float, seen: Observed, c: int) -> Rat
     believed = slice(0, 1 if weight > 0.99 else 2)  # open rows are always possible, but may cost more than they explain
     low, high = (points - reach)[believed].min(axis=0), (points + reach)[believed].max(axis=0)
     notes = []
-    if 0.01 < weight <= 0.99:
+    if 0.05 < weight <= 0.99:
         notes.append(
             f"The data cannot tell open rows from hard rows of known classes: with open rows ({weight:.0%} likely) the "
             f"shares are {points[0, 0]:.3f} closed and {points[0, 1]:.3f} open, without {points[1, 0]:.3f} closed."
@@ -119,9 +120,11 @@ def _estimate(fits: list[Mixture], weight: float, seen: Observed, c: int) -> Rat
             f"Wrong candidates follow the model's ranking ({lure:.0f} standard errors), as those of people do: a "
             "set says less about its row than assumed. The intervals are bounds; the shares may be far too small."
         )
-    if len(seen.sizes) < FEW:
-        low, high = np.zeros(3), np.ones(3)
-        notes.append(f"{len(seen.sizes)} rows are too few to estimate shares from: expected at least {FEW}.")
+    if (lost := _astray(seen, c)) is not None:
+        notes.append(lost)
+    if (n := len(seen.sizes)) < FEW:
+        point, low, high = point * n / (n + DOUBTED), np.zeros(3), np.ones(3)
+        notes.append(f"{n} rows are too few to estimate shares from: expected at least {FEW}.")
     if (seen.sizes == c).all():
         low, high = np.zeros(3), np.array([0.0, 1.0, 1.0])
         notes.append("Every set holds every class: none can be wrong, and none says anything about open rows.")
@@ -129,6 +132,17 @@ def _estimate(fits: list[Mixture], weight: float, seen: Observed, c: int) -> Rat
     intervals = [(float(a), float(b)) for a, b in ends]
     closed, open_ = (float(x) for x in np.clip(point[:2], 0, 1))
     return RatesEstimate(closed, open_, closed + open_, intervals[0], intervals[1], intervals[2], tuple(notes))
+
+
+def _astray(seen: Observed, c: int) -> str | None:
+    """Words, if the model's best class is a candidate no more often than any class would be."""
+    hit, chance, n = seen.hit.mean(), seen.sizes.mean() / c, len(seen.sizes)
+    if n < FEW or chance > 0.9 or hit > chance + NORMAL_90 * np.sqrt(chance * (1 - chance) / n):
+        return None
+    return (
+        f"The model's best class is a candidate in {hit:.0%} of the rows; any class would be in {chance:.0%}: are its "
+        "columns in the order of the classes, and its rows in that of the sets?"
+    )
 
 
 def lured(mixture: Mixture, seen: Observed) -> float:

@@ -11,7 +11,7 @@ from candidly.corruption import KINDS
 from candidly.errors import InputError
 from candidly.evidence import POWERS, Observed, Outputs, observe, power_of, read_outputs
 from candidly.mixture import Mixture, blend, design, explain
-from candidly.rates import RatesEstimate, Study, study
+from candidly.rates import DOUBTED, FEW, RatesEstimate, Study, study
 from candidly.selection import Rates
 
 if TYPE_CHECKING:
@@ -36,9 +36,10 @@ def audit(
     estimates them (`estimate_rates`). ids: names of the rows; their numbers if not given.
 
     Columns: id; verdict: "normal", "closed" (the truth is another class) or "open" (no known class), whichever is most
-    likely; p_normal, p_closed, p_open: probabilities that sum to 1; suggested_label: the most likely class, missing
-    where the verdict is "open"; suggested_probability: that it is right; inside_loss, outside_loss: -log p of the best
-    candidate and of the best other class.
+    likely; p_normal, p_closed, p_open: probabilities that sum to 1; suggested_label: the best candidate of a normal
+    row, the best other class of a closed one, missing where the verdict is "open"; suggested_probability: that it is
+    right; inside_loss, outside_loss: -log p of the best candidate and of the best other class. `attrs["notes"]` says
+    in words where the data cannot tell.
     """
     outputs = read_outputs(candidates, probs, logits, features)
     names, n = _names(ids, len(outputs)), len(outputs)
@@ -50,9 +51,11 @@ def audit(
     scratch = None if whole else outputs.scratch()
     for block in [slice(0, n)] if whole else outputs.blocks():
         seen = found.seen if whole else observe(outputs, block, found.reference, powers, scratch)
-        post[block], suggestion[block] = judge_rows(judges, seen, powers)
+        post[block], suggestion[block] = judge_rows(judges, seen, powers, DOUBTED / (n + DOUBTED) if n < FEW else 0.0)
         losses[block] = _losses(seen)
-    return _table(outputs, names, post, suggestion, losses)
+    table = _table(outputs, names, post, suggestion, losses)
+    table.attrs["notes"] = list(found.estimate.notes)
+    return table
 
 
 class Judge(NamedTuple):
@@ -75,17 +78,24 @@ def make_judges(found: Study, rates: Any = "auto") -> list[Judge]:
     return [Judge(mixture, 1.0, _odds(mixture, found.seen, rates))]
 
 
-def judge_rows(judges: list[Judge], seen: Observed, powers: tuple[float, ...]) -> tuple[Floats, Floats]:
+def judge_rows(
+    judges: list[Judge], seen: Observed, powers: tuple[float, ...], plainly: float = 0.0
+) -> tuple[Floats, Floats]:
     """((n, 3) probabilities of the kinds, (n, 2) suggested class and its probability).
 
-    The most likely class is the best candidate of a normal row, or the best other class of a closed one.
+    The suggestion is the best candidate of a row that is rather normal, the best other class of one rather closed.
+    plainly: how much the model's own word counts, beside mixtures that were fitted to few rows.
     """
     X, total = design(judges[0].mixture, seen.scores), sum(judge.weight for judge in judges)  # the knots are the same
     where = [powers.index(POWERS[judge.mixture.power]) for judge in judges]
     parts = [judge.weight / total * _opinion(judge, seen, X, k) for judge, k in zip(judges, where, strict=True)]
-    normal, closed, open_, right_in, right_out = np.sum(parts, axis=0) if len(parts) > 1 else parts[0]
-    label = np.where(right_in >= right_out, seen.label_in, seen.label_out)
-    return np.stack([normal, closed, open_], axis=1), np.stack([label, np.maximum(right_in, right_out)], axis=1)
+    opinion = np.sum(parts, axis=0) if len(parts) > 1 else parts[0]
+    if plainly:
+        opinion = (1 - plainly) * opinion + plainly * _plain_opinion(seen)
+    normal, closed, open_, right_in, right_out = opinion
+    stays = normal >= closed
+    label, right = np.where(stays, seen.label_in, seen.label_out), np.where(stays, right_in, right_out)
+    return np.stack([normal, closed, open_], axis=1), np.stack([label, right], axis=1)
 
 
 def _opinion(judge: Judge, seen: Observed, X: Floats, k: int) -> Floats:
@@ -103,6 +113,12 @@ def _opinion(judge: Judge, seen: Observed, X: Floats, k: int) -> Floats:
     right_in = normal * np.minimum(p_in / np.maximum(inside, 1e-12), 1)
     right_out = closed * np.minimum(p_out / np.maximum(1 - inside, 1e-12), 1)
     return np.stack([normal, closed, open_, right_in, right_out])
+
+
+def _plain_opinion(seen: Observed) -> Floats:
+    """As `_opinion`, from the best candidate and the best other class alone."""
+    normal = seen.inside / (seen.inside + seen.outside)
+    return np.stack([normal, 1 - normal, np.zeros_like(normal), normal, 1 - normal])
 
 
 def _odds(mixture: Mixture, seen: Observed, rates: Rates) -> Floats:
