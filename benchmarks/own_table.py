@@ -69,6 +69,7 @@ def main() -> None:
     jobs = dict(COMMANDS)
     (options.folder / "spoiled").mkdir(exist_ok=True)
     for path in options.mats:
+        (options.folder / "spoiled" / path.name).unlink(missing_ok=True)
         own_data.spoiled(options.folder / "spoiled", path)
         jobs[path.stem] = [str(path.resolve())]
         jobs[f"{path.stem}, a tenth closed"] = [f"spoiled/{path.name}"]
