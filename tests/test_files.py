@@ -239,6 +239,7 @@ FAULTS = [
     ('id,candidates\na,cat\nb,"dog\nc,bird\n', {}, "row 2 .*a quote \" is opened and never closed"),
     ("id,id,candidates\na,b,cat\n", {}, "the column 'id' occurs twice"),
     (b"id,candidates\na,cat\nb,caf\xe9\n", {}, "line 3: the byte 0xe9 is not UTF-8.*iconv"),
+    (b"\xef\xbb\xbfid,candidates\na,caf\xe9\n", {}, r"line 2: the byte 0xe9 is not UTF-8\. Save the file"),
     ("id,annotator,candidates\na,ann,cat\na,,dog\n", {}, "row 2 .*, column 'annotator': no annotator is named"),
     ("annotator,candidates\nann,cat\n", {}, "names annotators, but .*--id"),
     ("id,annotator,candidates,x\na,ann,cat,1\na,bob,dog,2\n", {}, "row 2 .*, column 'x': 2, but row 1 .* says 1"),
@@ -671,6 +672,20 @@ def test_unlabelled_files_need_the_same_inputs(write):
     assert plain.inputs.to_numpy().tolist() == [[1, 2]]
     with pytest.raises(InputError, match="column 'y' is unknown"):
         read_examples(write("x,id\n1,a\n", "new.csv"), **options)
+
+
+def test_rows_of_several_annotators_are_one_example_to_classify_too(write):
+    long = "id,annotator,candidates,x\na,ann,cat,1\nb,ann,dog,2\na,bob,dog,1\n"
+    data = read_file(write(long))
+    again = read_examples(data.source.path, **data.source.options)
+    assert (again.ids.tolist(), again.inputs["x"].tolist()) == (["a", "b"], [1, 2])
+    assert data.place(1) == again.place(1) == f"{data.source.path}, row 2 (the header not counted)"
+    plain = read_examples(write("id,x\nc,3\nd,4\n", "new.csv"), **data.source.options)
+    assert plain.ids.tolist() == ["c", "d"], "there are no annotators"
+    unnamed = read_examples(write("annotator,x\nann,3\nann,4\n", "new.csv"), **data.source.options | {"id": None})
+    assert unnamed.ids.tolist() == [1, 2]
+    with pytest.raises(InputError, match=r"row 2 .*, column 'x': 5, but row 1 of the same id says 1"):
+        read_examples(write("id,annotator,x\na,ann,1\na,bob,5\n", "new.csv"), **data.source.options)
 
 
 def test_heavy_libraries_are_imported_late():

@@ -52,12 +52,14 @@ def test_faults_of_tables_are_told(write):
     transform, _ = fit_inputs(read_file(write("candidates,x,y\ncat,1,a\ndog,2,b\n")))
     with pytest.raises(InputError, match=r"new.csv lacks the column\(s\) 'y' that the model was trained on"):
         transform.apply(read_examples(write("x\n1\n", "new.csv")))
-    with pytest.raises(InputError, match="the column 'x' holds text such as 'many'; the model was trained on numbers"):
-        transform.apply(read_examples(write("x,y\nmany,a\n", "new.csv")))
+    with pytest.raises(InputError, match=r"row 2 .*, column 'x': 'many' is text; the model was trained on"):
+        transform.apply(read_examples(write("x,y\n1,a\nmany,a\n", "new.csv")))
     with pytest.raises(InputError, match=r"new.csv holds text; the model was trained on table"):
         transform.apply(read_examples(write("text\nmany words\n", "new.csv")))
-    with pytest.raises(InputError, match="id 2, column 'x': inf is infinite"):
+    with pytest.raises(InputError, match=r"new.csv, row 2 \(the header not counted\), id 2, column 'x': inf"):
         transform.apply(read_examples(write("x,y\n1,a\ninf,b\n", "new.csv")))
+    with pytest.raises(InputError, match=r"encoder 'resnet' is unknown\. There are: none, lite0"):
+        fit_inputs(read_file(write("candidates,x\ncat,1\ndog,2\n")), encoder="resnet")
     with pytest.raises(InputError, match="no column has values to learn from"):
         fit_inputs(read_file(write("candidates,x\ncat,\ndog,\n")))
     with pytest.raises(InputError, match="holds labels but nothing to learn from"):

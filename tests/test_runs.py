@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image
 from sklearn.datasets import load_digits
 
 import candidly
@@ -162,7 +163,23 @@ def test_the_model_predicts_and_rejects(fitted):
     assert rejected[150:].mean() > rejected[:150].mean()
     assert "exists already" in run("predict", "run", "new.csv", "--out", "plain.csv", cwd=folder, code=2).stderr
     frame.drop(columns="f2").to_csv(folder / "less.csv", index=False)
-    assert "'f2'" in run("predict", "run", "less.csv", "--out", "x.csv", cwd=folder, code=2).stderr
+    message = run("predict", "run", "less.csv", "--out", "x.csv", cwd=folder, code=2).stderr
+    assert message.startswith("candidly: less.csv: column 'f2' is unknown.")
+    assert message.endswith("The model of run was trained with the column 'f2', and needs it.\n")
+
+
+def test_a_model_of_annotators_rows_predicts_such_rows(tmp_path):
+    X, y = clusters(90, 0)
+    names = ["ant", "bee", "cat", "dog", "emu", "fox"]
+    rows = [f"{i},{who},{names[y[i]]},{','.join(map(str, X[i].round(3)))}" for i in range(90) for who in ("ann", "bob")]
+    (tmp_path / "long.csv").write_text("\n".join(["key,who,said,a,b,c,d,e,f", *rows]) + "\n")
+    options = ["--labels", "said", "--annotator", "who", "--id", "key", "--folds", "2", "--epochs", "15"]
+    run("fit", "long.csv", *options, "--out", "run", cwd=tmp_path)
+    done = json.loads(run("predict", "run", "long.csv", "--out", "p.csv", "--json", cwd=tmp_path).stdout)
+    assert done["rows"] == 90
+    found = pd.read_csv(tmp_path / "p.csv")
+    assert found["id"].tolist() == list(range(90))
+    assert (found["label"] == np.array(names)[y]).mean() > 0.9
 
 
 def test_export_corrects_the_sets(fitted):
@@ -191,6 +208,10 @@ def test_export_refuses_another_input(fitted, tmp_path):
     (tmp_path / "b.csv").write_text((folder / "a.csv").read_text().replace("ant", "aunt", 1))
     message = run("export", folder / "run", "--input", tmp_path / "b.csv", "--out", tmp_path / "c.csv", code=2).stderr
     assert "its content has changed" in message
+    wrong = run("export", folder / "run", "--out", tmp_path / "c.npz", code=2).stderr
+    assert "c.npz would be of the format csv, as" in wrong
+    assert wrong.endswith("a.csv is: call it 'c.csv'.\n")
+    assert not (tmp_path / "c.npz").exists()
     assert not (tmp_path / "c.csv").exists()
 
 
@@ -278,6 +299,21 @@ def test_no_rows_holds_for_everything_but_the_tables(tmp_path, form):
     assert "row-1" in (tmp_path / "run" / "audit.csv").read_text(), "the results stay"
 
 
+def test_export_says_where_images_are_found(tmp_path):
+    for name in "ab":
+        Image.new("L", (4, 4), ord(name)).save(tmp_path / f"{name}.png")
+    (tmp_path / "a.csv").write_text("image,candidates\na.png,cat\nb.png,dog\n")
+    np.save(tmp_path / "p.npy", [[0.9, 0.1], [0.1, 0.9]])
+    run("audit", "a.csv", "--probs", "p.npy", "--out", "run", cwd=tmp_path)
+    (tmp_path / "sub").mkdir()
+    told = run("export", "run", "--out", "sub/b.csv", "--keep-open", cwd=tmp_path).stdout
+    assert f"the images of b.csv are named as seen from {tmp_path}: move it there to read it again." in told
+    (tmp_path / "sub" / "b.csv").rename(tmp_path / "moved.csv")
+    assert list(read_file(tmp_path / "moved.csv").sets) == [("cat",), ("dog",)]
+    done = json.loads(run("export", "run", "--out", "b.csv", "--keep-open", "--json", cwd=tmp_path).stdout)
+    assert (done["rows"], done["notes"]) == (2, [])
+
+
 def label_studio(path, n=120):
     """Three annotators of tasks with text; the second answers every fifth task wrongly, and so does the third."""
     words = {"sun": "bright warm summer beach", "rain": "wet grey umbrella cloud", "snow": "cold white ski winter"}
@@ -332,18 +368,24 @@ def test_label_studio_gets_predictions_with_scores(tmp_path):
         ("candidates,x\ncat,1\n,2\n", [], "a.csv, row 2 (the header not counted): the candidate set is empty"),
         ("candidates,x\ncat,1\ncat,2\n", [], "a.csv: the only class is 'cat'"),
         ("candidates\ncat\ndog\n", [], "holds labels but nothing to learn from"),
-        ("candidates,x\ncat,1\ndog,2\n", [], "folds=5: expected at most 2, the number of rows"),
+        ("candidates,x\ncat,1\ndog,2\n", [], "a.csv holds 2 rows, too few for 5 folds: use --folds 2"),
+        ("candidates,x\ncat|dog,1\n", [], "a.csv holds 1 row: at least two are needed"),
+        ("candidates,x\ncat,1\ndog,2\n", ["--folds", "2", "--encoder", "resnet"], "encoder 'resnet' is unknown"),
         ("candidates,x\ncat,1\ndog,2\n", ["--method", "podren"], "Did you mean 'proden'?"),
         ("candidates,x\ncat,1\ndog,2\n", ["--set", "alhpa=1"], "Did you mean 'alpha'?"),
         ("candidates,x\ncat,1\ndog,2\n", ["--epochs", "many"], "'many' is neither a number nor auto"),
         ("candidates,image\ncat,../x.png\ndog,y.png\n", [], "'../x.png' leads out of"),
-        ("candidates,image\ncat,a.csv\ndog,a.csv\n", [], "a.csv is not an image that can be read"),
+        (
+            "candidates,image\ncat,a.csv\ndog,a.csv\n",
+            ["--folds", "2"],
+            "a.csv, row 1 (the header not counted): {folder}/a.csv is not an image that can be read",
+        ),
     ],
 )
 def test_bad_input_leaves_nothing(tmp_path, content, options, words):
     (tmp_path / "a.csv").write_text(content)
     done = run("fit", "a.csv", "--out", "run", *options, cwd=tmp_path, code=2)
-    assert words in done.stderr
+    assert words.format(folder=tmp_path.resolve()) in done.stderr
     assert done.stdout == ""
     assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]
 

@@ -187,6 +187,7 @@ def inspect(file: File, reader: dict[str, Any], as_json: Json = False) -> None:
 
 
 NewRun = Annotated[Path, typer.Option("--out", metavar="RUN", help="New folder for the results.")]
+ModelRun = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that `fit` wrote.")]
 OldRun = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that `fit` or `audit` wrote.")]
 NewFile = Annotated[Path, typer.Option("--out", metavar="FILE", help="New file to write.")]
 NoRows = Annotated[
@@ -309,7 +310,7 @@ def report(run: OldRun, no_rows: PageOnly = False, as_json: Json = False) -> Non
 @app.command(epilog=_examples("candidly predict run new.csv --out predicted.csv --reject 0.05"))
 @_reads("id", "images", "text", "features")
 def predict(
-    run: OldRun,
+    run: ModelRun,
     file: File,
     out: NewFile,
     reader: dict[str, Any],
@@ -322,7 +323,10 @@ def predict(
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Classify the rows of a file by the model of a RUN. Inputs are found as in training, unless named."""
+    """Classify the rows of a file by the model of a RUN. Inputs are found as in training, unless named.
+
+    Rows of several annotators, if the model was trained on such, are one example for each id.
+    """
     from candidly.runs import predict_file
     from candidly.summary import predicted
 
@@ -356,7 +360,7 @@ def export(
 
     done = export_run(run, out, input_file=input_file, replace=replace, keep_open=keep_open)
     told = f"{out}: {done['rows']:,} rows, {done['corrected']:,} of them corrected, {done['left_out']:,} left out"
-    typer.echo(json.dumps(done, indent=2) if as_json else told)
+    typer.echo(json.dumps(done, indent=2) if as_json else "\n".join([told, *done["notes"]]))
 
 
 data_app = typer.Typer(help="Image sets: which there are, and how to get them.", no_args_is_help=True)

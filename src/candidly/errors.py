@@ -9,6 +9,14 @@ class InputError(CandidlyError, ValueError):
     """The data or a setting is not what it must be."""
 
 
+class MissingColumnError(InputError):
+    """A file has no column of this `name`."""
+
+    def __init__(self, message: str, name: str) -> None:
+        super().__init__(message)
+        self.name = name
+
+
 class RunBusyError(InputError):
     """Another process is writing this run."""
 

@@ -33,6 +33,17 @@ if TYPE_CHECKING:
 FORMULA = re.compile(r"'*[=+\-@\t\r]")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 MODEL = "candidly"
+ENDINGS = {
+    "csv": (".csv",),
+    "tsv": (".tsv", ".tab"),
+    "parquet": (".parquet",),
+    "arrow": (".arrow", ".feather"),
+    "npz": (".npz",),
+    "mat": (".mat",),
+    "jsonl": (".jsonl", ".ndjson"),
+    "json": (".json",),
+    "label-studio": (".json",),
+}  # of names by format; that of the input will do, too
 BLOCK = 1 << 16  # rows that are plain values at a time
 
 
@@ -63,8 +74,13 @@ def write_sets(
 
 
 def _refuse(dataset: Dataset, path: Path) -> None:
-    """Neither the input nor anything else is overwritten; an input that changed is not mixed with old sets."""
+    """Neither the input nor anything else is overwritten; an input that changed is not mixed with old sets; a name
+    must not promise another format."""
     source = dataset.source
+    endings = ENDINGS[source.format]
+    if path.suffix.lower() not in (*endings, source.path.suffix.lower()):
+        better = path.with_suffix(endings[0]).name
+        raise InputError(f"{path} would be of the format {source.format}, as {source.path} is: call it {better!r}.")
     if path.exists() and source.path.exists() and path.samefile(source.path):
         raise InputError(f"{path} is the input, which is never overwritten: choose another name.")
     if path.exists() or path.is_symlink():

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from candidly.checks import whole
 from candidly.data import Dataset, Examples, read_examples, read_file
 from candidly.data.dataset import NO_CLASS_TEXT
-from candidly.errors import InputError, Interrupted
+from candidly.errors import InputError, Interrupted, MissingColumnError
 from candidly.evidence import Outputs
 from candidly.export import joined, write_csv, write_sets
 from candidly.findings import gather
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from candidly.estimator import PartialLabelClassifier
 
 FINDINGS = "findings.json"
+INPUTS = ("images", "text", "features")  # options that name them
 DIGITS = 6  # of the numbers in audit.csv
 MANY = 50_000  # rows of a table beyond which "auto" counts
 ROWS_SEEN, IMAGES_SEEN = 1_000_000, 15_000  # in a training, epoch by epoch; of images, their pixels
@@ -89,6 +90,7 @@ def fit_file(
 
         model, began = training.model(), time.time()
         transform, X = fit_inputs(data, encoder=training.encoder)
+        _refuse_few(file, len(data), training.folds)
         model.set_params(**training.sized(X))
         logits = _train(model, X, data.sets, training.seed, training.folds)
         made = {"Training": _told(model, training.folds, len(data), time.time() - began)}
@@ -110,6 +112,14 @@ def _read(file: Path, reader: dict[str, Any]) -> Dataset:
     return data
 
 
+def _refuse_few(file: Path, n: int, folds: int) -> None:
+    """Each fold needs a row."""
+    if n < 2:
+        raise InputError(f"{file} holds 1 row: at least two are needed to train on one and judge the other.")
+    if n < whole(folds, "folds", 2):
+        raise InputError(f"{file} holds {n} rows, too few for {folds} folds: use --folds {n}, or add rows.")
+
+
 def _train(
     model: PartialLabelClassifier, X: NDArray[Any], sets: CandidateSets, seed: int, folds: int
 ) -> NDArray[np.float32]:
@@ -118,8 +128,6 @@ def _train(
 
     from candidly.estimator import split
 
-    if len(sets) < whole(folds, "folds", 2):
-        raise InputError(f"folds={folds}: expected at most {len(sets)}, the number of rows.")
     fold, logits = split(sets, folds, seed), np.empty(sets.shape, dtype=np.float32)
     try:
         with bar(folds + 1, "training") as advance:
@@ -253,7 +261,7 @@ def predict_file(
 
     model = PartialLabelClassifier.load(run, device=device)
     model.set_params(unknown_label=NO_CLASS_TEXT)
-    examples = read_examples(file, **_reader_of(note, reader))
+    examples = _to_predict(run, file, _reader_of(note, reader), reader)
     X = InputTransform.load(run / "model").apply(examples)
     labels, probs = model.predict(X, reject=reject), model.predict_proba(X).max(axis=1)
     _write_predictions(out, examples, labels, probs)
@@ -261,14 +269,27 @@ def predict_file(
     return {"rows": len(examples), "out": str(out), "labels": dict(zip(values.tolist(), counts.tolist(), strict=True))}
 
 
+def _to_predict(run: Path, file: Path, options: dict[str, Any], given: dict[str, Any]) -> Examples:
+    """The rows of `file`; if it lacks an input that was not `given` now, the message says who needs it."""
+    try:
+        return read_examples(file, **options)
+    except MissingColumnError as error:
+        if any(given.get(kind) for kind in INPUTS) or error.name == options["id"]:
+            raise
+        raise InputError(
+            f"{error} The model of {run} was trained with the column {error.name!r}, and needs it."
+        ) from None
+
+
 def _reader_of(note: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """The inputs are found as in training, unless others are named; so are ids, if they were named then."""
+    """The inputs are found as in training, unless others are named; so are ids, if they were named then, and the
+    annotators of rows that are one example."""
     asked, resolved = note["config"]["reader"], note["source"]["options"]
-    kinds = ("images", "text", "features")
-    inputs = {kind: given.get(kind) for kind in kinds}
+    inputs = {kind: given.get(kind) for kind in INPUTS}
     if not any(inputs.values()):
-        inputs = {kind: resolved[kind] or None for kind in kinds}
-    return inputs | {"id": given.get("id") or asked.get("id"), "labels": resolved["labels"], "sep": resolved["sep"]}
+        inputs = {kind: resolved[kind] or None for kind in INPUTS}
+    names = {name: resolved[name] for name in ("labels", "annotator", "sep")}
+    return inputs | names | {"id": given.get("id") or asked.get("id")}
 
 
 def _refuse_existing(out: Path) -> None:
@@ -309,7 +330,16 @@ def export_run(
     sets = corrected(data.sets, suggested, ~is_open if tasks else closed, replace or tasks)
     keep = np.full(len(data), True) if keep_open and not tasks else ~is_open
     write_sets(data, sets, out, keep=keep, scores=audit["suggested_probability"].to_numpy())
-    return {"out": str(out), "corrected": int(closed.sum()), "left_out": int((~keep).sum()), "rows": int(keep.sum())}
+    counts = {"corrected": int(closed.sum()), "left_out": int((~keep).sum()), "rows": int(keep.sum())}
+    return {"out": str(out), **counts, "notes": _moved(data, out)}
+
+
+def _moved(data: Dataset, out: Path) -> list[str]:
+    """A table of images is read in their folder only."""
+    folder = data.source.path.resolve().parent
+    if data.kind != "images" or isinstance(data.inputs, np.ndarray) or out.resolve().parent == folder:
+        return []
+    return [f"the images of {out.name} are named as seen from {folder}: move it there to read it again."]
 
 
 def corrected(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -102,6 +102,11 @@ class Examples:
     inputs: Any
     source: Source
     notes: tuple[str, ...]  # what a reader left out or decided, in sentences
+    where: Callable[[int], str] | None = field(default=None, kw_only=True, repr=False)
+
+    def place(self, row: int) -> str:
+        """An example, counting from 0, as the user finds it in the file."""
+        return f"{self.source.path}, row {row + 1} (counting from 1)" if self.where is None else self.where(row)
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -69,8 +69,9 @@ def _survey(path: Path) -> tuple[str, int]:
                 text = decoder.decode(chunk, final=done)
             except UnicodeDecodeError as error:
                 line += error.object[: error.start].count(b"\n")
+                byte, name = error.object[error.start], encoding.removesuffix("-sig").upper()
                 raise InputError(
-                    f"{path}, line {line}: the byte 0x{error.object[error.start]:02x} is not {encoding[:6].upper()}. "
+                    f"{path}, line {line}: the byte 0x{byte:02x} is not {name}. "
                     f"Save the file as UTF-8, for instance by: iconv -f WINDOWS-1252 -t UTF-8 {path.name} > new.csv"
                 ) from None
             line, quotes = line + text.count("\n"), quotes + text.count('"')

@@ -59,3 +59,12 @@ def to_float32(values: NDArray[Any]) -> NDArray[np.float32]:
     """In 32 bits; what is too large for them becomes infinite, without a warning."""
     with np.errstate(over="ignore"):
         return values.astype(np.float32, copy=False)
+
+
+def is_number(cell: Any) -> bool:
+    """Can the value of a column be one, or is it missing?"""
+    try:
+        float(cell)
+    except (TypeError, ValueError):
+        return cell is None
+    return True

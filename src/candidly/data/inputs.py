@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from candidly.checks import one_of
 from candidly.data.dataset import Examples
-from candidly.data.guard import refuse_larger_than_memory
+from candidly.data.guard import is_number, refuse_larger_than_memory
 from candidly.data.pictures import load_image, load_images
 from candidly.errors import InputError
 from candidly.store import read_json, write_atomically, write_json
@@ -69,7 +70,9 @@ def fit_inputs(examples: Examples, *, encoder: str = "lite0") -> tuple[InputTran
             f"{examples.source.path} holds labels but nothing to learn from. Add columns of features, text or images, "
             "or audit the outputs of a model of your own."
         )
-    transform = _fit(examples, encoder)
+    from candidly.encoders import ENCODERS
+
+    transform = _fit(examples, one_of(encoder, ("none", *ENCODERS), "encoder"))
     return transform, transform.apply(examples)
 
 
@@ -144,14 +147,15 @@ def _apply_table(transform: InputTransform, examples: Examples) -> NDArray[np.fl
 def _numbers(frame: pd.DataFrame, names: list[str], examples: Examples) -> NDArray[np.float64]:
     """The columns as floats; NaN where there is none."""
     if words := [name for name in names if frame[name].dtype.kind != "f"]:
+        row = next((i for i, cell in enumerate(frame[words[0]]) if not is_number(cell)), 0)
         raise InputError(
-            f"{examples.source.path}: the column {words[0]!r} holds text such as "
-            f"{str(frame[words[0]].dropna().iloc[0])!r}; the model was trained on numbers there."
+            f"{examples.place(row)}, column {words[0]!r}: {str(frame[words[0]].iloc[row])!r} is text; the model was "
+            "trained on numbers there. Correct it, or leave the cell empty."
         )
     values = frame[names].to_numpy(dtype=np.float64)
     if (wrong := np.abs(values) > LARGEST).any():
         row, column = divmod(int(wrong.argmax()), len(names))
-        place = f"{examples.source.path}, id {examples.ids.tolist()[row]!r}, column {names[column]!r}"
+        place = f"{examples.place(row)}, id {examples.ids.tolist()[row]!r}, column {names[column]!r}"
         raise InputError(
             f"{place}: {values[row, column]} is infinite or too large. Correct it, or leave the cell empty."
         )
@@ -211,7 +215,10 @@ def _image_size(examples: Examples, encoder: str) -> list[int]:
         return list(examples.inputs.shape[1:3])
     if encoder != "none":
         return [RESOLUTION, RESOLUTION]
-    height, width, _ = load_image(examples.inputs[0]).shape
+    try:
+        height, width, _ = load_image(examples.inputs[0]).shape
+    except InputError as error:
+        raise InputError(f"{examples.place(0)}: {error}") from error
     return [height, width] if max(height, width) <= PIXELS else [PIXELS, PIXELS]
 
 
@@ -219,7 +226,7 @@ def _apply_images(transform: InputTransform, examples: Examples) -> NDArray[Any]
     height, width = transform.facts["size"]
     images = examples.inputs
     if not isinstance(images, np.ndarray):
-        images = load_images(images, (height, width))
+        images = load_images(images, (height, width), examples.place)
     elif images.shape[1:3] != (height, width):
         raise InputError(
             f"{examples.source.path} holds images of {images.shape[2]} x {images.shape[1]} pixels; the model was "

@@ -12,7 +12,7 @@ from candidly.data.arrays import load_npz
 from candidly.data.dataset import Dataset
 from candidly.data.delimited import read_delimited
 from candidly.data.files import find_format
-from candidly.data.guard import refuse_larger_than_memory, to_float32
+from candidly.data.guard import is_number, refuse_larger_than_memory, to_float32
 from candidly.data.roles import IDS
 from candidly.data.scan import Scan, scan_arrow, scan_parquet
 from candidly.errors import InputError
@@ -96,21 +96,13 @@ def _numbers(scan: Scan, column: Any, name: str, start: int) -> NDArray[np.float
 
     if not (pa.types.is_floating(column.type) or pa.types.is_integer(column.type)):
         cells = column.to_pylist()
-        row = next((i for i, cell in enumerate(cells) if not _is_number(cell)), 0)
+        row = next((i for i, cell in enumerate(cells) if not is_number(cell)), 0)
         value = cells[row] if cells else None
         raise InputError(
             f"{scan.where(start + row)}, column {name!r}: {value!r} is no number. Every column but the id must be a "
             "class, and hold a number for each row."
         )
     return to_float32(column.to_numpy(zero_copy_only=False))
-
-
-def _is_number(cell: Any) -> bool:
-    try:
-        float(cell)
-    except (TypeError, ValueError):
-        return cell is None
-    return True
 
 
 def _in_order(path: Path, values: NDArray[Any], classes: Any, ids: Any, dataset: Dataset) -> NDArray[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +19,18 @@ if TYPE_CHECKING:
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM")
 
 
-def load_images(paths: Sequence[Path], size: tuple[int, int]) -> NDArray[np.uint8]:
-    """(n, h, w, 3): the images, resized to `size` = (h, w) where they differ."""
+def load_images(
+    paths: Sequence[Path], size: tuple[int, int], place: Callable[[int], str] | None = None
+) -> NDArray[np.uint8]:
+    """(n, h, w, 3): the images, resized to `size` = (h, w) where they differ. place: what tells where each is named."""
     height, width = size
     refuse_larger_than_memory(len(paths) * height * width * 3, f"{len(paths)} images of {width} x {height} pixels")
     images = np.empty((len(paths), height, width, 3), dtype=np.uint8)
-    for pixels, path in zip(images, paths, strict=True):
-        pixels[:] = load_image(path, size)
+    for row, (pixels, path) in enumerate(zip(images, paths, strict=True)):
+        try:
+            pixels[:] = load_image(path, size)
+        except InputError as error:
+            raise InputError(f"{place(row)}: {error}" if place else str(error)) from error
     return images
 
 

@@ -11,7 +11,7 @@ from candidly.checks import one_of
 from candidly.data.dataset import Options
 from candidly.data.labels import is_list, is_text
 from candidly.data.scan import Scan
-from candidly.errors import InputError
+from candidly.errors import InputError, MissingColumnError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,11 +44,15 @@ class Roles:
 
 
 def assign(scan: Scan, options: Options, labelled: bool) -> Roles:
-    """The parts of all columns. Not `labelled`: candidates, truth and annotators are left alone."""
+    """The parts of all columns. Not `labelled`: candidates and truth are left alone, and whose answer a row is only
+    counts if the option names a column that is there."""
     names = scan.schema.names
-    annotator = _named(scan, options.annotator, ANNOTATORS) if labelled else None
-    labels = _label_columns(scan, options, annotator) if labelled else ()
     identity = _named(scan, options.id, IDS)
+    if labelled:
+        annotator = _named(scan, options.annotator, ANNOTATORS)
+    else:
+        annotator = options.annotator if options.annotator in names and identity is not None else None
+    labels = _label_columns(scan, options, annotator) if labelled else ()
     truth = _named(scan, options.truth, () if TRUTH in labels else (TRUTH,)) if labelled else None
     if annotator is not None and identity is None:
         raise InputError(
@@ -71,9 +75,17 @@ def _type(scan: Scan, name: str) -> pa.DataType:
     return scan.schema.field(name).type
 
 
+def _column(scan: Scan, name: str) -> str:
+    """The name, if the file has such a column."""
+    try:
+        return one_of(name, scan.schema.names, f"{scan.path}: column")
+    except InputError as error:
+        raise MissingColumnError(str(error), name) from None
+
+
 def _named(scan: Scan, given: str | None, usual: tuple[str, ...]) -> str | None:
     if given is not None:
-        return one_of(given, scan.schema.names, f"{scan.path}: column")
+        return _column(scan, given)
     return next((name for name in usual if name in scan.schema.names), None)
 
 
@@ -81,7 +93,7 @@ def _label_columns(scan: Scan, options: Options, annotator: str | None) -> tuple
     """The columns that hold candidates."""
     names = scan.schema.names
     if options.labels:
-        return tuple(one_of(name, names, f"{scan.path}: column") for name in options.labels)
+        return tuple(_column(scan, name) for name in options.labels)
     if LABELS in names:
         return (LABELS,)
     if annotator is not None and TRUTH in names and options.truth != TRUTH:
@@ -133,7 +145,7 @@ def _all(scan: Scan, name: str, holds: Callable[[str], bool]) -> bool:
 
 
 def _text_column(scan: Scan, name: str, option: str) -> str:
-    if not is_text(_type(scan, one_of(name, scan.schema.names, f"{scan.path}: column"))):
+    if not is_text(_type(scan, _column(scan, name))):
         raise InputError(f"{scan.path}: the column {name!r} ({option}) holds {_type(scan, name)}, expected text.")
     return name
 
@@ -143,7 +155,7 @@ def _matching(scan: Scan, patterns: tuple[str, ...]) -> tuple[str, ...]:
     chosen: list[str] = []
     for pattern in patterns:
         found = [name for name in scan.schema.names if name == pattern or fnmatchcase(name, pattern)]
-        chosen += found or [one_of(pattern, scan.schema.names, f"{scan.path}: column")]
+        chosen += found or [_column(scan, pattern)]
     return tuple(dict.fromkeys(chosen))
 
 

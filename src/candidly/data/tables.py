@@ -46,13 +46,14 @@ def build(scan: Scan, options: Options, labelled: bool) -> Dataset | Examples:
     roles = assign(scan, options, labelled)
     found = _collect(scan, roles, options)
     ids, groups = _identities(scan, roles, found)
-    inputs = _inputs(scan, roles, found, groups)
+    where = scan.where if groups is None else lambda row: scan.where(int(groups.first[row]))
+    inputs = _inputs(scan, roles, found, groups, where)
     source = Source(scan.path, scan.format, file_hash(scan.path), _resolved(scan, options, roles).as_dict())
     notes = (*scan.notes, *roles.notes)
     if not labelled:
-        return Examples(ids, roles.kind, inputs, source, notes)
+        return Examples(ids, roles.kind, inputs, source, notes, where=where)
     labels, told = _labels(scan, roles, options, found, groups)
-    return Dataset(ids, roles.kind, inputs, source, (*notes, *told), **labels)
+    return Dataset(ids, roles.kind, inputs, source, (*notes, *told), where=where, **labels)
 
 
 def _resolved(scan: Scan, options: Options, roles: Roles) -> Options:
@@ -221,7 +222,7 @@ def _as_index(values: pa.Array) -> pd.Index:
 # ---- inputs
 
 
-def _inputs(scan: Scan, roles: Roles, found: Collected, groups: Groups | None) -> Any:
+def _inputs(scan: Scan, roles: Roles, found: Collected, groups: Groups | None, where: Where) -> Any:
     """What the model will see, one entry an example."""
     if roles.kind == "none":
         return None
@@ -233,7 +234,6 @@ def _inputs(scan: Scan, roles: Roles, found: Collected, groups: Groups | None) -
         for name, values in columns.items():
             _refuse_disagreement(scan, name, values, groups)
         columns = {name: values.take(groups.first) for name, values in columns.items()}
-    where = scan.where if groups is None else lambda row: scan.where(int(groups.first[row]))
     if roles.kind == "table":
         return _frame(columns)
     (name, values), *_ = columns.items()
