@@ -49,6 +49,7 @@ def test_annotators_by_hand(step):
 
 def test_without_truth_nothing_is_said_of_it():
     assert "true_outside" not in tally(np.full((3, 3), 1 / 3))[0]
+    assert "true_outside" not in tally(np.full((3, 3), 1 / 3), np.array([-2, -2, -2]))[0]
     assert tally(np.full((3, 3), 1 / 3), np.array([-2, -2, 0]))[0]["true_outside"] in (None, 1.0)
 
 

@@ -56,7 +56,7 @@ def test_facts_by_hand(small):
     assert classes["a"]["missed"] == pytest.approx(0.8 * 0.6 / 0.8)
     assert classes["a"]["estimated"] == pytest.approx(1 + 0.8 * 0.5 / 0.75 + 0.6)
     assert classes["c"]["missed"] == pytest.approx(0.2)
-    assert [entry["id"] for entry in facts["suspects"]["closed"]] == [2]
+    assert [entry["id"] for entry in facts["suspects"]["closed"]] == [2, 1]
     assert facts["suspects"]["closed"][0]["likely"][0] == {"label": "a", "p": 0.6, "candidate": False}
     assert facts["suspects"]["open"][0]["suggestion"] is None
     review = facts["review"]
@@ -71,9 +71,19 @@ def test_a_row_that_may_be_closed_suggests_a_label_outside_its_set():
     sets = CandidateSets([["a"], ["a"]], classes=["a", "b"])
     audit = table(sets, [[0.6, 0.4, 0], [0.9, 0.1, 0]], [0, 0])
     facts = gather(Outputs(sets, np.array([[0.5, 0.5], [0.9, 0.1]]), logits=False), audit, ESTIMATE)
-    (entry,) = facts["suspects"]["closed"]
+    entry, unlikely = facts["suspects"]["closed"]
+    assert (unlikely["id"], unlikely["p_closed"]) == (1, 0.1)
     assert (entry["verdict"], entry["suggestion"], entry["candidates"]) == ("normal", "b", ["a"])
     assert "probably" not in summary_of(facts)  # the page shows it; a short list has likelier rows only
+
+
+def test_the_terminal_says_how_many_rows_there_are():
+    sets = CandidateSets([["a"]] * 9, classes=["a", "b"])
+    audit = table(sets, [[0.1, 0.9, 0]] * 7 + [[0.6, 0.3, 0.1], [0.2, 0.1, 0.7]], [1] * 9)
+    text = summary_of(gather(Outputs(sets, np.full((9, 2), 0.5), logits=False), audit, ESTIMATE))
+    assert "The truth is probably another class: 5 of 7\n" in text
+    assert "Probably none of the classes: 1 of 1\n" in text
+    assert text.count("P(closed) = 0.90") == 5
 
 
 def summary_of(facts):

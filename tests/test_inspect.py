@@ -14,6 +14,8 @@ from candidly.data import read_file
 from candidly.data.facts import gather, similar_names
 from candidly.terminal import printable
 
+NONE = {"rows": 0, "columns": {}}
+
 
 def run(*arguments, code=0):
     done = subprocess.run(
@@ -46,7 +48,7 @@ def test_facts(path):
     assert facts["similar_names"] == [["cat", "Cat"], ["big dog", "bigdog"]]
     assert facts["duplicates"] == {"rows": 4, "disjoint": 2, "disjoint_ids": [["a", "b"], ["d", "e"]]}
     assert facts["truth"] == {"known": 4, "outside": 1, "no_class": 1}
-    assert facts["inputs"] == {"kind": "table", "columns": ["x", "colour"], "shape": None}
+    assert facts["inputs"] == {"kind": "table", "columns": ["x", "colour"], "shape": None, "missing": NONE}
     assert gather(read_file(path))["full_sets"] == 1, "without a class list there are six classes"
 
 
@@ -62,6 +64,7 @@ def test_the_command_tells_it(path):
         "nobody proposed 1 of the classes: bird.",
         "these names differ by case or space only: 'cat', 'Cat'.",
         "2 inputs occur again with a set that shares no label; ids",
+        f"  candidly fit {path} --classes {path.with_name('classes.txt')} --out run\n",
     ):
         assert words in done.stdout
     facts = json.loads(run(path, "--classes", path.with_name("classes.txt"), "--json").stdout)
@@ -98,6 +101,36 @@ def test_faults_end_with_code_2_and_without_a_traceback(tmp_path, content, words
     assert words in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_fit_would_refuse_or_fill_is_told(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text('candidates,x,colour\n"cat, dog",1,red\ncat,,\ndog,3,blue\n"cat/dog",,red\n')
+    facts = gather(read_file(path))
+    assert facts["joined_names"] == [{"label": "cat, dog", "sep": ","}, {"label": "cat/dog", "sep": "/"}]
+    assert facts["inputs"]["missing"] == {"rows": 2, "columns": {"x": 2, "colour": 1}}
+    text = run(path).stdout
+    assert "'cat, dog' is one class, but 'cat' and 'dog' are classes, too: if it is several candidates" in text
+    assert "read the file with --sep ','." in text
+    assert "2 rows lack a value (x 2, colour 1): `fit` takes the mean of a number, and a category of its own" in text
+    assert gather(read_file(path, sep=","))["joined_names"] == [{"label": "cat/dog", "sep": "/"}]
+    path.write_text("candidates,x\ncat,1\n")
+    text = run(path, "--sep", ";", "--labels", "candidates").stdout
+    assert "a.csv: csv, 1 row, 1 class\n" in text
+    assert "there is only one row: `fit` needs two at least." in text
+    assert "there is only one class: `fit` and `audit` need two at least." in text
+    assert f"  candidly fit {path} --labels candidates --sep ';' --out run\n" in text
+
+
+def test_one_set_and_no_truth_are_told_as_such(tmp_path):
+    result = [{"from_name": "t", "to_name": "text", "type": "choices", "value": {"choices": ["cat", "dog"]}}]
+    tasks = [{"id": i, "data": {"text": "w"}, "annotations": [{"completed_by": 1, "result": result}]} for i in (1, 2)]
+    tasks[1]["annotations"][0]["result"] = [result[0] | {"value": {"choices": ["cat"]}}]
+    (tmp_path / "a.json").write_text(json.dumps(tasks))
+    text = run(tmp_path / "a.json").stdout
+    assert "1 set holds all classes, which says nothing." in text
+    assert "truth  " not in text
+    assert "annotators  1, who gave 2 answers" in text
 
 
 def test_label_names_cannot_command_the_terminal(tmp_path):

@@ -16,6 +16,7 @@ from candidly.data.dataset import Answers
 from candidly.evidence import Outputs
 from candidly.findings import POINTS, gather
 from candidly.report.build import UNTOLD, render, without_rows
+from candidly.report.charts import charts
 from candidly.report.previews import previews
 
 CHROMIUM = Path("/usr/bin/chromium")
@@ -119,6 +120,23 @@ def test_no_rows_leaves_private_data_out(findings):
     assert len(bare["points"]) == len(findings["points"])
     assert bare["points"][0].keys() >= {"inside", "outside", "verdict"}
     assert findings["suspects"]["closed"], "the findings themselves are not changed"
+
+
+def test_what_is_not_known_is_not_drawn(findings):
+    people = [
+        {name: value for name, value in entry.items() if name != "true_outside"} for entry in findings["annotators"]
+    ]
+    assert "By the truth column" in render(findings)
+    assert "By the truth column" not in render(findings | {"annotators": people})
+    page = render(findings | {"suspects": {"closed": [], "open": []}})
+    assert "No row has P(closed) above 5.0 %." in page
+    assert "No row has P(open) above 5.0 %." in page
+
+
+def test_few_errors_are_counted_in_whole_numbers(findings):
+    encoding = charts(findings)["review"]["encoding"]
+    assert encoding["y"]["axis"] == {"format": ",d", "tickMinStep": 1}
+    assert encoding["x"]["axis"] == {"format": ",d", "tickMinStep": 1}
 
 
 def test_a_sample_is_said_to_be_one():

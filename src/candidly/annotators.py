@@ -67,8 +67,8 @@ class AnnotatorTally:
         ]
 
     def _found(self) -> list[float | None] | None:
-        """The share of each one's answers without the truth, where that is known."""
-        if self.truth is None:
+        """The share of each one's answers without the truth, where that is known; None if it is nowhere."""
+        if self.truth is None or not (self.truth != UNKNOWN).any():
             return None
         truth = self.truth[self.row]
         known = truth != UNKNOWN

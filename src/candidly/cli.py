@@ -183,7 +183,7 @@ def inspect(file: File, reader: dict[str, Any], as_json: Json = False) -> None:
     from candidly.terminal import say
 
     facts = gather(read_file(file, **reader))
-    typer.echo(json.dumps(facts, indent=2, ensure_ascii=False)) if as_json else say(render(facts))
+    typer.echo(json.dumps(facts, indent=2, ensure_ascii=False)) if as_json else say(render(facts, reader))
 
 
 NewRun = Annotated[Path, typer.Option("--out", metavar="RUN", help="New folder for the results.")]
@@ -357,9 +357,12 @@ def export(
     as a prediction with a score.
     """
     from candidly.runs import export_run
+    from candidly.terminal import counted
 
     done = export_run(run, out, input_file=input_file, replace=replace, keep_open=keep_open)
-    told = f"{out}: {done['rows']:,} rows, {done['corrected']:,} of them corrected, {done['left_out']:,} left out"
+    told = (
+        f"{out}: {counted(done['rows'], 'row')}, {done['corrected']:,} of them corrected, {done['left_out']:,} left out"
+    )
     typer.echo(json.dumps(done, indent=2) if as_json else "\n".join([told, *done["notes"]]))
 
 

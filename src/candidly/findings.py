@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SUSPECTS = 30  # of each kind
-LEAST = 0.3  # probability of the kind below which a row is no suspect
+LEAST = 0.05  # probability of the kind below which a row is no suspect
 POINTS = 3000  # rows that are drawn
 CURVE = 150  # points of the curve of a review
 CLASSES = 500  # with a line each: those that are missed most often

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from candidly.terminal import grid, printable
+from candidly.terminal import counted, grid, printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -28,7 +28,8 @@ def render(out: Path, findings: dict[str, Any]) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    title = f"{printable(findings['file'])}: {findings['rows']:,} rows, {findings['classes']:,} classes"
+    size = f"{counted(findings['rows'], 'row')}, {counted(findings['classes'], 'class', 'classes')}"
+    title = f"{printable(findings['file'])}: {size}"
     parts: list[RenderableType] = [Text(title, style="bold"), _shares(findings)]
     if outputs := findings["made"].get("Outputs"):
         parts.append(Text(f"  {printable(outputs)}"))
@@ -36,7 +37,8 @@ def render(out: Path, findings: dict[str, Any]) -> RenderableType:
     parts += [Text(f"  {line}") for line in _evaluation(findings["evaluation"])]
     for kind, heading in (("closed", "The truth is probably another class"), ("open", "Probably none of the classes")):
         if entries := [entry for entry in findings["suspects"][kind] if entry["verdict"] == kind][:WORST]:
-            parts += [Text(), Text(heading, style="bold"), _rows(entries, kind)]
+            told = f"{heading}: {len(entries):,} of {findings['verdicts'][kind]:,}"
+            parts += [Text(), Text(told, style="bold"), _rows(entries, kind)]
     if people := findings["annotators"]:
         parts += [Text(), Text("Annotators, by how often the truth is probably outside their sets", style="bold")]
         parts.append(_people(people[:WORST]))
@@ -60,7 +62,7 @@ def _shares(findings: dict[str, Any]) -> RenderableType:
 def _evaluation(quality: dict[str, Any] | None) -> list[str]:
     if quality is None:
         return []
-    known = f"by the truth of {quality['known']:,} rows: {quality['outside']:.1%} outside"
+    known = f"by the truth of {counted(quality['known'], 'row')}: {quality['outside']:.1%} outside"
     accuracy = "" if quality["accuracy"] is None else f", accuracy {quality['accuracy']:.1%}"
     if quality["ap_outside"] is None:
         return [f"{known}{accuracy}"]
@@ -101,4 +103,4 @@ def predicted(done: dict[str, Any]) -> str:
     """One line for the file, and one for each of the most frequent labels."""
     labels = sorted(done["labels"].items(), key=lambda item: -item[1])
     lines = [f"  {printable(name):24} {count:>9,}" for name, count in labels[:20]]
-    return "\n".join([f"{done['out']}: {done['rows']:,} rows", *lines])
+    return "\n".join([f"{done['out']}: {counted(done['rows'], 'row')}", *lines])

@@ -24,6 +24,11 @@ def printable(label: Any) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(label))
 
 
+def counted(n: int, one: str, many: str | None = None) -> str:
+    """ "1 row", "2,000 rows"."""
+    return f"{n:,} {one if n == 1 else many or f'{one}s'}"
+
+
 def grid(rows: Iterable[Iterable[str]], justify: str) -> RenderableType:
     """Columns side by side; `justify` has a letter for each: l or r."""
     from rich.table import Table

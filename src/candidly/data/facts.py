@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,12 +11,13 @@ from numpy.typing import NDArray
 
 from candidly.data.dataset import NO_CLASS, UNKNOWN, Dataset, Examples
 from candidly.sets import CandidateSets
-from candidly.terminal import grid, printable
+from candidly.terminal import counted, grid, printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 SHOWN = 20  # classes, pairs and names that are printed; JSON has all classes
+SEPARATORS = (",", ";", "|", "/", "+", "&", "\t")  # that cells of several candidates may have
 PATTERNS = 1000  # distinct sets of one input that are compared with each other
 BLOCK = 1 << 21  # entries of a matrix that are hashed together
 
@@ -40,6 +42,7 @@ def gather(dataset: Dataset) -> dict[str, Any]:
         "full_sets": int((sets.sizes == sets.n_classes).sum()) if sets.n_classes > 1 else 0,
         "never_proposed": [label for label, count in zip(classes, counts, strict=True) if not count],
         "similar_names": similar_names(classes),
+        "joined_names": joined_names(classes),
         "duplicates": _duplicates(dataset),
         "truth": _truth(dataset),
         "notes": list(dataset.notes),
@@ -53,7 +56,16 @@ def _inputs(dataset: Dataset) -> dict[str, Any]:
         [options["images"]] if options["images"] else [options["text"]] if options["text"] else options["features"]
     )
     shape = list(dataset.inputs.shape[1:]) if isinstance(dataset.inputs, np.ndarray) else None
-    return {"kind": dataset.kind, "columns": columns, "shape": shape}
+    return {"kind": dataset.kind, "columns": columns, "shape": shape, "missing": _missing(dataset)}
+
+
+def _missing(dataset: Dataset) -> dict[str, Any]:
+    """How many rows lack a value of a table, and of which columns."""
+    if dataset.kind != "table":
+        return {"rows": 0, "columns": {}}
+    gone = dataset.inputs.isna() | (dataset.inputs == "")
+    counts = {str(name): int(count) for name, count in gone.sum().items() if count}
+    return {"rows": int(gone.any(axis=1).sum()), "columns": counts}
 
 
 def _annotators(dataset: Dataset) -> list[dict[str, Any]]:
@@ -84,6 +96,18 @@ def similar_names(classes: list[Any]) -> list[list[Any]]:
         if isinstance(label, str):
             groups.setdefault("".join(label.split()).casefold(), []).append(label)
     return [group for group in groups.values() if len(group) > 1]
+
+
+def joined_names(classes: list[Any]) -> list[dict[str, str]]:
+    """Names that a separator joins of other classes: cells that were perhaps meant as several candidates."""
+    names, found = {label for label in classes if isinstance(label, str)}, []
+    for label in sorted(names):
+        for sep in SEPARATORS:
+            parts = [part.strip() for part in label.split(sep)]
+            if len(parts) > 1 and names.issuperset(parts):
+                found.append({"label": label, "sep": sep})
+                break
+    return found
 
 
 # ---- duplicates
@@ -152,8 +176,8 @@ def _row_hashes(matrix: NDArray[Any]) -> NDArray[np.uint64]:
 # ---- rendering
 
 
-def render(facts: dict[str, Any]) -> RenderableType:
-    """The facts as text; colours appear on a terminal only."""
+def render(facts: dict[str, Any], given: dict[str, Any]) -> RenderableType:
+    """The facts as text; colours appear on a terminal only. given: the options that the file was read by."""
     from rich.console import Group
     from rich.text import Text
 
@@ -161,18 +185,26 @@ def render(facts: dict[str, Any]) -> RenderableType:
     largest = sorted(facts["classes"], key=lambda entry: -entry["rows"])
     classes = {printable(entry["label"]): entry["rows"] for entry in largest[:SHOWN]}
     more = f", the {SHOWN} largest" if len(largest) > SHOWN else ""
+    size = f"{counted(n, 'row')}, {counted(len(largest), 'class', 'classes')}"
     sizes = {str(size): count for size, count in list(facts["set_sizes"].items())[:SHOWN]}
     parts = [
-        Text(f"{printable(facts['file'])}: {facts['format']}, {n:,} rows, {len(largest)} classes", style="bold"),
+        Text(f"{printable(facts['file'])}: {facts['format']}, {size}", style="bold"),
         *(Text(f"  {line}") for line in _summary(facts)),
         *(Text(), Text(f"Rows that have the class as a candidate{more}", style="bold"), _bars(classes, n)),
         *(Text(), Text(f"Size of the sets ({facts['mean_set_size']:.2f} on average)", style="bold"), _bars(sizes, n)),
     ]
     if remarks := _remarks(facts):
         parts += [Text(), Text("Look at this", style="bold yellow"), *(Text(f"  {line}") for line in remarks)]
-    trained = "" if facts["inputs"]["kind"] != "none" else " --probs P"
-    command = f"candidly {'audit' if trained else 'fit'} {printable(facts['file'])}{trained} --out run"
-    return Group(*parts, Text(), Text("Next", style="bold"), Text(f"  {command}   (and the options given here)"))
+    return Group(*parts, Text(), Text("Next", style="bold"), Text(f"  {_command(facts, given)}"))
+
+
+def _command(facts: dict[str, Any], given: dict[str, Any]) -> str:
+    """What comes next, with the options that were given here."""
+    chosen = [(name, value) for name, value in given.items() if value is not None and (name, value) != ("sep", "|")]
+    options = [part for name, value in chosen for part in (f"--{name}", str(value))]
+    job = ["fit"] if facts["inputs"]["kind"] != "none" else ["audit"]
+    outputs = [] if job == ["fit"] else ["--probs", "P"]
+    return printable(shlex.join(["candidly", *job, facts["file"], *options, *outputs, "--out", "run"]))
 
 
 def _bars(counts: dict[str, int], n: int) -> RenderableType:
@@ -191,10 +223,10 @@ def _summary(facts: dict[str, Any]) -> list[str]:
         lines.append(f"candidates  from {', '.join(map(printable, options['labels']))}")
     if facts["annotators"]:
         given = sum(entry["answers"] for entry in facts["annotators"])
-        lines.append(f"annotators  {len(facts['annotators'])}, who gave {given:,} answers")
-    if truth is not None:
+        lines.append(f"annotators  {len(facts['annotators'])}, who gave {counted(given, 'answer')}")
+    if truth is not None and truth["known"]:
         lines.append(
-            f"truth       known of {truth['known']:,} rows: {truth['outside']:,} outside their sets, "
+            f"truth       known of {counted(truth['known'], 'row')}: {truth['outside']:,} outside their sets, "
             f"{truth['no_class']:,} of no class (only used to evaluate)"
         )
     return lines
@@ -202,16 +234,42 @@ def _summary(facts: dict[str, Any]) -> list[str]:
 
 def _remarks(facts: dict[str, Any]) -> list[str]:
     """What a careful person would want to know before training."""
-    lines = []
-    if facts["full_sets"]:
-        lines.append(f"{facts['full_sets']:,} sets hold all classes: they say nothing.")
+    lines = _refusals(facts)
+    if full := facts["full_sets"]:
+        lines.append(f"{counted(full, 'set holds', 'sets hold')} all classes, which says nothing.")
     if names := facts["never_proposed"]:
         shown = ", ".join(map(printable, names[:SHOWN]))
         lines.append(f"nobody proposed {len(names)} of the classes: {shown}{', ...' if len(names) > SHOWN else ''}.")
     for group in facts["similar_names"][:SHOWN]:
         lines.append(f"these names differ by case or space only: {', '.join(repr(name) for name in group)}.")
+    for entry in facts["joined_names"][:SHOWN]:
+        parts = " and ".join(repr(part.strip()) for part in entry["label"].split(entry["sep"]))
+        hint = f"if it is several candidates, read the file with --sep {entry['sep']!r}"
+        lines.append(f"{entry['label']!r} is one class, but {parts} are classes, too: {hint}.")
+    if (missing := facts["inputs"]["missing"])["rows"]:
+        lines.append(_gaps(missing))
     duplicates = facts["duplicates"]
     if duplicates and duplicates["disjoint"]:
         pairs = ", ".join(" and ".join(printable(i) for i in pair) for pair in duplicates["disjoint_ids"][:5])
-        lines.append(f"{duplicates['disjoint']:,} inputs occur again with a set that shares no label; ids {pairs}.")
+        again = counted(duplicates["disjoint"], "input occurs", "inputs occur")
+        lines.append(f"{again} again with a set that shares no label; ids {pairs}.")
     return [*lines, *facts["notes"]]
+
+
+def _refusals(facts: dict[str, Any]) -> list[str]:
+    """What `fit` will not take."""
+    lines = []
+    if facts["rows"] == 1:
+        lines.append("there is only one row: `fit` needs two at least.")
+    if len(facts["classes"]) == 1:
+        lines.append("there is only one class: `fit` and `audit` need two at least. Name all by --classes.")
+    return lines
+
+
+def _gaps(missing: dict[str, Any]) -> str:
+    """Where values of a table are missing, and what `fit` does about it."""
+    most = sorted(missing["columns"].items(), key=lambda item: -item[1])[:5]
+    named = ", ".join(f"{printable(name)} {count:,}" for name, count in most)
+    rest = ", ..." if len(missing["columns"]) > len(most) else ""
+    rows = counted(missing["rows"], "row lacks", "rows lack")
+    return f"{rows} a value ({named}{rest}): `fit` takes the mean of a number, and a category of its own for a word."

@@ -8,6 +8,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from candidly.findings import LEAST
 from candidly.report.charts import charts
 from candidly.store import read_json, write_atomically
 
@@ -41,7 +42,8 @@ def render(findings: dict[str, Any], *, rows: bool = True) -> str:
     )
     environment.filters |= {"percent": percent, "thousands": lambda n: f"{n:,.0f}"}
     template = environment.get_template("template.html")
-    return template.render(f=shown, rows=not shown["no_rows"], charts=charts(shown), javascript=javascript()).lstrip()
+    given = {"f": shown, "rows": not shown["no_rows"], "least": LEAST, "charts": charts(shown)}
+    return template.render(**given, javascript=javascript()).lstrip()
 
 
 def without_rows(findings: dict[str, Any]) -> dict[str, Any]:

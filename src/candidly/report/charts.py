@@ -88,8 +88,8 @@ def _review(curve: list[dict[str, Any]]) -> dict[str, Any]:
     looks = alt.Scale(domain=[*names.values()], range=["#d55e00", "#7d7d7d", "#0072b2"][: len(names)])
     dashes = alt.Scale(domain=[*names.values()], range=[[1, 0], [4, 4], [8, 3]][: len(names)])
     line = base.mark_line(strokeWidth=2.5).encode(
-        x=alt.X("rows:Q", title="rows reviewed (N)", axis=alt.Axis(format=",d")),
-        y=alt.Y("errors:Q", title="errors among them (M)", axis=alt.Axis(format=",d")),
+        x=alt.X("rows:Q", title="rows reviewed (N)", axis=alt.Axis(format=",d", tickMinStep=1)),
+        y=alt.Y("errors:Q", title="errors among them (M)", axis=alt.Axis(format=",d", tickMinStep=1)),
         color=alt.Color("line:N", scale=looks, legend=alt.Legend(labelLimit=260, columns=1)),
         strokeDash=alt.StrokeDash("line:N", scale=dashes),
         tooltip=[alt.Tooltip("line:N"), alt.Tooltip("rows:Q", format=",d"), alt.Tooltip("errors:Q", format=",.0f")],
