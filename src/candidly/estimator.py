@@ -218,13 +218,13 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
     def _read(self, X: Any, *, reset: bool = False) -> np.ndarray:
         """Images as they are; tables checked by scikit-learn, and dense."""
         if getattr(X, "ndim", 2) > 2:
-            if (kind := getattr(X, "dtype", None)) != np.uint8:
-                raise InputError(
-                    f"X has {X.ndim} dimensions, as images have, and is of {kind}: expected uint8, 0 to 255."
-                )
+            images = np.asarray(X)
+            if images.dtype != np.uint8:
+                told = f"X has {images.ndim} dimensions, as images have, and is of {images.dtype}"
+                raise InputError(f"{told}: expected uint8, 0 to 255.")
             for name in ("n_features_in_", "feature_names_in_"):  # of a table that it was fitted to before
                 self.__dict__.pop(name, None)
-            return np.asarray(X)
+            return images
         with told():
             table = validate_data(self, X, reset=reset, accept_sparse="csr", dtype="numeric")
         return table.toarray() if sparse.issparse(table) else table
