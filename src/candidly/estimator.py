@@ -220,8 +220,8 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         if getattr(X, "ndim", 2) > 2:
             images = np.asarray(X)
             if images.dtype != np.uint8:
-                told = f"X has {images.ndim} dimensions, as images have, and is of {images.dtype}"
-                raise InputError(f"{told}: expected uint8, 0 to 255.")
+                given = f"X has {images.ndim} dimensions, as images have, and is of {images.dtype}"
+                raise InputError(f"{given}: expected uint8, 0 to 255.")
             for name in ("n_features_in_", "feature_names_in_"):  # of a table that it was fitted to before
                 self.__dict__.pop(name, None)
             return images
