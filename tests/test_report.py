@@ -134,9 +134,12 @@ def test_what_is_not_known_is_not_drawn(findings):
 
 
 def test_few_errors_are_counted_in_whole_numbers(findings):
-    encoding = charts(findings)["review"]["encoding"]
-    assert encoding["y"]["axis"] == {"format": ",d", "tickMinStep": 1}
-    assert encoding["x"]["axis"] == {"format": ",d", "tickMinStep": 1}
+    axes = charts(findings)["review"]["encoding"]
+    assert axes["x"]["axis"] == axes["y"]["axis"] == {"format": ",d"}
+    few = [{"rows": n, "expected": 0.3 * n, "blind": 0.1 * n} for n in range(1, 6)]
+    axes = charts(findings | {"review": few})["review"]["encoding"]
+    assert axes["x"]["axis"] == {"format": ",d", "values": [0, 1, 2, 3, 4, 5]}
+    assert axes["y"]["axis"] == {"format": ",d", "values": [0, 1, 2]}
 
 
 def test_a_sample_is_said_to_be_one():

@@ -11,6 +11,7 @@ from typing import Any
 from candidly.findings import LEAST
 from candidly.report.charts import charts
 from candidly.store import read_json, write_atomically
+from candidly.terminal import counted
 
 REPORT, FINDINGS = "report.html", "findings.json"
 UNTOLD = {
@@ -41,6 +42,7 @@ def render(findings: dict[str, Any], *, rows: bool = True) -> str:
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     environment.filters |= {"percent": percent, "thousands": lambda n: f"{n:,.0f}"}
+    environment.filters |= {"rows": lambda n: counted(n, "row"), "errors": lambda n: counted(round(n), "error")}
     template = environment.get_template("template.html")
     given = {"f": shown, "rows": not shown["no_rows"], "least": LEAST, "charts": charts(shown)}
     return template.render(**given, javascript=javascript()).lstrip()

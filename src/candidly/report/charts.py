@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
 KINDS = {"normal": "#0072b2", "closed": "#d55e00", "open": "#009e73"}  # told apart without colour vision, too
 SHAPES = {"normal": "circle", "closed": "triangle-up", "open": "square"}
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', Arial, sans-serif"  # the page's: texts are measured
+TICKS = 6  # of an axis, about
 CLIP = 20.0  # losses above are drawn at the edge
 
 
@@ -40,7 +42,7 @@ def _chart(name: str, values: list[dict[str, Any]], height: int) -> tuple[alt.Ch
 def _spec(chart: Any, datasets: dict[str, Any], text: str) -> dict[str, Any]:
     styled = chart.properties(description=text, background="transparent").configure(font=FONT)
     styled = styled.configure_view(stroke=None)
-    styled = styled.configure_axis(labelFontSize=12, titleFontSize=12, titleFontWeight="normal", tickCount=6)
+    styled = styled.configure_axis(labelFontSize=12, titleFontSize=12, titleFontWeight="normal", tickCount=TICKS)
     styled = styled.configure_legend(labelFontSize=12, orient="top", title=None, symbolSize=90)
     return {**styled.to_dict(), "datasets": datasets}
 
@@ -88,13 +90,21 @@ def _review(curve: list[dict[str, Any]]) -> dict[str, Any]:
     looks = alt.Scale(domain=[*names.values()], range=["#d55e00", "#7d7d7d", "#0072b2"][: len(names)])
     dashes = alt.Scale(domain=[*names.values()], range=[[1, 0], [4, 4], [8, 3]][: len(names)])
     line = base.mark_line(strokeWidth=2.5).encode(
-        x=alt.X("rows:Q", title="rows reviewed (N)", axis=alt.Axis(format=",d", tickMinStep=1)),
-        y=alt.Y("errors:Q", title="errors among them (M)", axis=alt.Axis(format=",d", tickMinStep=1)),
+        x=alt.X("rows:Q", title="rows reviewed (N)", axis=_counts(curve[-1]["rows"])),
+        y=alt.Y("errors:Q", title="errors among them (M)", axis=_counts(max(row["errors"] for row in values))),
         color=alt.Color("line:N", scale=looks, legend=alt.Legend(labelLimit=260, columns=1)),
         strokeDash=alt.StrokeDash("line:N", scale=dashes),
         tooltip=[alt.Tooltip("line:N"), alt.Tooltip("rows:Q", format=",d"), alt.Tooltip("errors:Q", format=",.0f")],
     )
     return _spec(line, data, "How many errors to expect among the first N rows of a review.")
+
+
+def _counts(most: float) -> alt.Axis:
+    """An axis of whole numbers: few are named one by one, since ticks of their own would lie between them."""
+    import altair as alt
+
+    few = alt.Axis(format=",d", values=list(range(math.ceil(most) + 1)))
+    return few if most <= TICKS else alt.Axis(format=",d")
 
 
 def _losses(points: list[dict[str, Any]]) -> dict[str, Any]:
