@@ -259,7 +259,9 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         """(n,) how far rows of a table are from the mean of the training rows, in standard deviations; 0 for images."""
         if X.ndim > 2:
             return np.zeros(len(X))
-        return np.linalg.norm((X - self.predictor_.mean) / self.predictor_.std, axis=1)
+        mean, std = self.predictor_.mean, self.predictor_.std
+        blocks = np.array_split(X, len(X) // 4096 + 1)  # of all rows at once, the differences take much memory
+        return np.concatenate([np.linalg.norm((rows - mean) / std, axis=1) for rows in blocks])
 
     def _threshold(self, reject: float) -> float:
         """The k-th largest known energy, of m: one more row of their kind exceeds it with probability k / (m + 1)."""
