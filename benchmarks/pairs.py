@@ -30,7 +30,7 @@ def paired_ratio(ours: Callable[[], object], bare: Callable[[], object], pairs: 
         times.append((a, b) if k % 2 else (b, a))
     mine, theirs = np.array(times).T
     ratios = np.sort(mine / theirs)
-    outside = int(binom.ppf(0.025, pairs, 0.5))  # ratios beyond each end, the end included
+    outside = max(1, int(binom.ppf(0.025, pairs, 0.5)))  # ratios beyond each end, the end included
     return {
         "ratio": float(np.median(ratios)),
         "low": float(ratios[outside - 1]),
