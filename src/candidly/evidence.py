@@ -8,6 +8,7 @@ Sets of any size cost only their members: they are read as CSR.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -72,6 +73,14 @@ class Outputs:
         """Slices of consecutive rows, about `BLOCK` entries each."""
         step = max(1, BLOCK // self.sets.n_classes)
         return (slice(start, min(start + step, len(self))) for start in range(0, len(self), step))
+
+
+def few_threads(outputs: Outputs) -> AbstractContextManager[object]:
+    """One thread for products of small matrices: on a busy machine two of them would wait for each other most of the
+    time. Neighbours are worth more."""
+    from threadpoolctl import threadpool_limits
+
+    return threadpool_limits(None if outputs.has_features else 1, "blas")
 
 
 def read_outputs(candidates: Any, probs: Any, logits: Any, features: Any) -> Outputs:

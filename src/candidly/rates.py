@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from candidly.evidence import POWERS, Observed, Outputs, Reference, make_reference, observe, read_outputs
+from candidly.evidence import POWERS, Observed, Outputs, Reference, few_threads, make_reference, observe, read_outputs
 from candidly.mixture import Mixture, design, explain, fit_mixture, shares, standard_errors
 from candidly.selection import Rates
 
@@ -65,7 +65,9 @@ def estimate_rates(candidates: Any, probs: Any = None, *, logits: Any = None, fe
     candidates: `CandidateSets`, or anything that makes one. probs or logits: (n, c). Logits allow energy as a sign of
     open rows; features (n, d), such as embeddings, allow neighbours.
     """
-    return study(read_outputs(candidates, probs, logits, features)).estimate
+    outputs = read_outputs(candidates, probs, logits, features)
+    with few_threads(outputs):
+        return study(outputs).estimate
 
 
 class Study(NamedTuple):

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from candidly.corruption import KINDS
 from candidly.errors import InputError
-from candidly.evidence import POWERS, Observed, Outputs, observe, power_of, read_outputs
+from candidly.evidence import POWERS, Observed, Outputs, few_threads, observe, power_of, read_outputs
 from candidly.mixture import Mixture, blend, design, explain
 from candidly.rates import DOUBTED, FEW, RatesEstimate, Study, study
 from candidly.selection import Rates
@@ -42,20 +42,27 @@ def audit(
     in words where the data cannot tell.
     """
     outputs = read_outputs(candidates, probs, logits, features)
-    names, n = _names(ids, len(outputs)), len(outputs)
-    found = study(outputs)
-    judges = make_judges(found, rates)
+    names = _names(ids, len(outputs))
+    with few_threads(outputs):
+        found = study(outputs)
+        table = _table(outputs, names, *_judge_all(outputs, found, make_judges(found, rates)))
+    table.attrs["notes"] = list(found.estimate.notes)
+    return table
+
+
+def _judge_all(outputs: Outputs, found: Study, judges: list[Judge]) -> tuple[Floats, Floats, Floats]:
+    """(n, 3) probabilities of the kinds, (n, 2) suggested class and its probability, (n, 2) losses."""
+    n = len(outputs)
     whole = n == len(found.seen.sizes)  # all rows were looked at already
     powers = POWERS if whole else tuple(sorted({POWERS[judge.mixture.power] for judge in judges}))
+    plainly = DOUBTED / (n + DOUBTED) if n < FEW else 0.0
     post, suggestion, losses = np.empty((n, 3)), np.empty((n, 2)), np.empty((n, 2), dtype=np.float32)
     scratch = None if whole else outputs.scratch()
     for block in [slice(0, n)] if whole else outputs.blocks():
         seen = found.seen if whole else observe(outputs, block, found.reference, powers, scratch)
-        post[block], suggestion[block] = judge_rows(judges, seen, powers, DOUBTED / (n + DOUBTED) if n < FEW else 0.0)
+        post[block], suggestion[block] = judge_rows(judges, seen, powers, plainly)
         losses[block] = _losses(seen)
-    table = _table(outputs, names, post, suggestion, losses)
-    table.attrs["notes"] = list(found.estimate.notes)
-    return table
+    return post, suggestion, losses
 
 
 class Judge(NamedTuple):
