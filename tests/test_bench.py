@@ -245,3 +245,29 @@ def test_the_overhead_benchmark_runs():
     finally:
         sys.path.remove(str(ROOT / "benchmarks"))
     assert measured["low"] <= measured["ratio"] <= measured["high"]
+
+
+def test_a_run_that_another_process_finishes_meanwhile_stops_nothing(tmp_path, monkeypatch):
+    first, second = jobs(rows=["CC", "PRODEN"])
+    load = grid.problem_of
+
+    def finished_meanwhile(job, data_dir):
+        if job is first:
+            with writing(tmp_path / job.key, {}):
+                pass
+        return load(job, data_dir)
+
+    monkeypatch.setattr(grid, "problem_of", finished_meanwhile)
+    assert run_jobs([first, second], tmp_path, None) == {}
+    assert (tmp_path / second.key / "result.json").exists()
+
+
+def test_learning_rates_of_a_scale_go_by_method_and_q():
+    scale = dataclasses.replace(TINY, lr={"cc": {0.1: 0.03}})
+    cell, wide = Cell("digits", 0.1, 0.2, 0.4), Cell("digits", 0.5, 0.2, 0.4)
+    rows = {row.name: row for row in grid.ROWS}
+    assert Job(scale, cell, rows["CC"], 0).config["scheme"]["lr"] == 0.03
+    assert (
+        Job(scale, wide, rows["CC"], 0).config["scheme"]["lr"] == Job(TINY, wide, rows["CC"], 0).config["scheme"]["lr"]
+    )
+    assert Job(scale, cell, rows["PRODEN"], 0).key == Job(TINY, cell, rows["PRODEN"], 0).key

@@ -216,7 +216,8 @@ def _attempt(job: Job, out: Path, data_dir: Path | None, failed: Path, device: s
     except RunBusyError:
         return  # another process is at it
     except InputError:
-        raise
+        if not (out / job.key).exists():  # another process has just finished it
+            raise
     except Exception as error:
         told = {"name": job.name, "error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
         write_json(failed, {**told, "config": job.config})
