@@ -39,7 +39,9 @@ PARTS: dict[str, Callable[[], Any]] = {
 }
 
 
-def ratio(found: dict[str, float]) -> str:
+def ratio(found: dict[str, Any]) -> str:
+    if "error" in found:
+        return str(found["error"])
     return f"{found['ratio']:.3g} [{found['low']:.3g}, {found['high']:.3g}]"
 
 
