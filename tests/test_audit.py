@@ -558,3 +558,11 @@ def test_of_few_rows_little_is_believed():
     estimate = estimate_rates([[0], [1]], [[0.1, 0.9], [0.8, 0.2]])
     assert estimate.outside <= 2 / 12
     assert estimate.outside_interval == (0, 1)
+
+
+def test_given_rates_hold_for_few_rows():
+    rng = np.random.default_rng(0)
+    table = audit(
+        np.eye(4, dtype=bool)[rng.integers(4, size=60)], rng.dirichlet(np.ones(4), size=60), rates=Rates(0.3, 0.1)
+    )
+    assert table[["p_closed", "p_open"]].mean().tolist() == pytest.approx([0.3, 0.1], abs=0.01)

@@ -43,19 +43,19 @@ def audit(
     """
     outputs = read_outputs(candidates, probs, logits, features)
     names = _names(ids, len(outputs))
+    plainly = DOUBTED / (len(outputs) + DOUBTED) if len(outputs) < FEW and isinstance(rates, str) else 0.0
     with few_threads(outputs):
         found = study(outputs)
-        table = _table(outputs, names, *_judge_all(outputs, found, make_judges(found, rates)))
+        table = _table(outputs, names, *_judge_all(outputs, found, make_judges(found, rates), plainly))
     table.attrs["notes"] = list(found.estimate.notes)
     return table
 
 
-def _judge_all(outputs: Outputs, found: Study, judges: list[Judge]) -> tuple[Floats, Floats, Floats]:
+def _judge_all(outputs: Outputs, found: Study, judges: list[Judge], plainly: float) -> tuple[Floats, Floats, Floats]:
     """(n, 3) probabilities of the kinds, (n, 2) suggested class and its probability, (n, 2) losses."""
     n = len(outputs)
     whole = n == len(found.seen.sizes)  # all rows were looked at already
     powers = POWERS if whole else tuple(sorted({POWERS[judge.mixture.power] for judge in judges}))
-    plainly = DOUBTED / (n + DOUBTED) if n < FEW else 0.0
     post, suggestion, losses = np.empty((n, 3)), np.empty((n, 2)), np.empty((n, 2), dtype=np.float32)
     scratch = None if whole else outputs.scratch()
     for block in [slice(0, n)] if whole else outputs.blocks():

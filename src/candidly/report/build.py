@@ -14,14 +14,8 @@ from candidly.store import read_json, write_atomically
 from candidly.terminal import counted
 
 REPORT, FINDINGS = "report.html", "findings.json"
-UNTOLD = {
-    "file": "these rows",
-    "inputs": "none",
-    "remarks": [],
-    "history": [],
-    "made": {},
-    "no_rows": False,
-}  # if not known
+# What findings hold that are not of a file.
+UNTOLD = {"file": "these rows", "inputs": "none", "remarks": [], "history": [], "made": {}, "no_rows": False}
 PRIVATE = ("row", "id", "candidates", "suggestion")  # of a point
 
 
