@@ -18,7 +18,7 @@ from candidly.errors import InputError
 from candidly.evidence import POWERS, make_reference, observe, read_outputs
 from candidly.injection import confident, hide_class, misplaced, rehearse
 from candidly.metrics import average_precision
-from candidly.mixture import Mixture, design, explain, fit_mixture, shares, standard_errors
+from candidly.mixture import Mixture, design, explain, fit_mixture, shares, sizes_mislead, standard_errors, support
 from candidly.rates import RatesEstimate, lured, sample, study
 from candidly.scores import log_softmax, wooden_losses
 from candidly.verdicts import judge_rows, make_judges
@@ -212,6 +212,78 @@ def test_matched_sizes_do_not_mislead():
     for name, kind in (("closed", CLOSED), ("open", OPEN)):
         low, high = getattr(found, f"{name}_interval")
         assert low <= (truth.kinds == kind).mean() <= high
+
+
+def doubtful_and_wide(wider, n=2000, c=6, seed=0, unlike=0.0):
+    """(mask, probs): truths drawn from the outputs, wrong labels drawn blindly and more often in doubtful rows.
+
+    A share `unlike` of the rows has sets that have nothing to do with the outputs.
+    """
+    rng = np.random.default_rng(seed)
+    probs = rng.dirichlet(np.full(c, 0.25), size=n)
+    y = (rng.random(n)[:, None] < probs.cumsum(axis=1)).argmax(axis=1)
+    mask = rng.random((n, c)) < wider(1 - probs.max(axis=1))[:, None]
+    mask[np.arange(n), y] = True
+    others = rng.random(n) < unlike
+    mask[others] = rng.random((others.sum(), c)) < 0.3
+    mask[others, rng.integers(c, size=others.sum())] = True
+    return mask, probs
+
+
+WIDER = {
+    "the more doubt": lambda doubt: doubt,
+    "and always some": lambda doubt: 0.5 + doubt / 2,
+    "only in much doubt": lambda doubt: 0.5 * (doubt > 0.4),
+    "narrower": lambda doubt: 0.6 * (1 - doubt),
+}
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("wider", WIDER)
+def test_sets_that_are_wide_in_doubtful_rows_are_not_open(wider, seed):
+    mask, probs = doubtful_and_wide(WIDER[wider], seed=seed)
+    found = estimate_rates(mask, probs)
+    assert found.open < 0.02
+    assert found.closed < 0.02
+    assert found.open_interval[0] == found.outside_interval[0] == 0
+    assert any("sizes do not count" in note for note in found.notes)
+    assert audit(mask, probs).p_open.mean() < 0.02
+
+
+def test_open_rows_are_possible_among_wide_sets():
+    mask, probs = doubtful_and_wide(WIDER["the more doubt"], unlike=0.2)
+    found = estimate_rates(mask, probs)
+    assert found.open_interval[0] <= 0.2 <= found.open_interval[1]
+
+
+def test_what_only_sizes_say_is_told():
+    mask, probs = doubtful_and_wide(lambda doubt: 0.4 + 0.5 * (doubt > 0.5))
+    found = estimate_rates(mask, probs)
+    assert any("Only the sizes of sets" in note for note in found.notes)
+    assert found.open_interval[0] == 0 < found.open < found.open_interval[1]
+
+
+def test_sizes_count_where_they_do_not_depend_on_doubt():
+    sets, logits, _ = made(3000, c=10, q=0.1, tau1=0.2, tau2=0.4)
+    found = study(read_outputs(sets, None, logits, None))
+    assert found.mixture.size_odds is not None
+    assert not sizes_mislead(found.mixture, found.without, found.seen)
+    assert support(found.mixture, found.without, found.seen) > 0
+    assert not any("sizes" in note for note in found.estimate.notes)
+
+
+def test_support_is_the_likelihood_of_contents_given_sizes():
+    """A set's probability, open or not, over that of its size."""
+    sets, logits, _ = made(200, tau2=0.3)
+    found = study(read_outputs(sets, None, logits, None))
+    mixture, seen = found.mixture, found.seen
+    X = design(mixture, seen.scores)
+    joint, _, _ = explain(mixture, seen, X, seen.rest[mixture.power])
+    total = 0.0
+    for i, size in enumerate(seen.sizes):
+        w = 1 / (1 + math.exp(-X[i] @ mixture.openness))
+        total += math.log(joint[:, i].sum()) - math.log((1 - w) + w * mixture.size_odds[size])
+    assert support(mixture, found.without, seen) == pytest.approx(total - found.without.fit)
 
 
 def test_candidates_that_follow_the_ranking_are_told_and_bounded():

@@ -7,7 +7,8 @@ For a row with outputs x and a set S of size s out of c classes:
     P(S | x, normal) = inside * c/s            of the sets of size s that hold the truth, each is as likely as any
     P(S | x, closed) = (1 - inside) * c/(c-s)  the same for the sets that do not
     P(S | x, open)   = P(s | open)/P(s | known)   a set that has nothing to do with x
-                                               (all three in units of one set of size s drawn blindly)
+                                               (all three in units of one set of size s drawn blindly; the sizes of
+                                               known rows' sets do not depend on x, or none count: `sizes_mislead`)
     P(open | x) = w(x),  P(closed | x, known) = a constant
 
 a and w are logistic in the scores of the row (doubt; energy; votes of neighbours), each turned into normal
@@ -36,6 +37,8 @@ STEEP = 2.0  # prior of w: open rows are more frequent among doubtful ones, by t
 SURE = 1.0  # prior of a: so are the model's errors, or closed rows that it is sure of would pass for errors
 STRONG = 20.0  # prior of the open rows' set sizes, in rows: as the known ones'
 TELLING = 3.0  # most that a size may speak for or against open rows: sets of one class may be wide for other reasons
+DENIED = 10.0  # of the log likelihood, by which the contents of sets may speak against open rows that sizes speak for
+DRIFT = 4.5  # standard errors by which sizes may change with the doubt among sure rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +52,7 @@ class Mixture:
     accuracy: Floats  # (1 + d,) coefficients of a
     openness: Floats | None  # (1 + d,) coefficients of w; None: there are no open rows
     closed: float  # share of the known rows
-    size_odds: Floats  # (1 + c,) P(s | open) / P(s | known)
+    size_odds: Floats | None  # (1 + c,) P(s | open) / P(s | known); None: sizes say nothing
     fit: float = -np.inf  # log likelihood
 
 
@@ -64,12 +67,22 @@ def explain(mixture: Mixture, seen: Observed, X: Floats, rest: Floats) -> tuple[
     """(joint, a, inside): (3, n) P(kind, S | x), accuracy, and the probability that a known row's truth is in S."""
     c, s = mixture.n_classes, seen.sizes
     a = expit(X @ mixture.accuracy.astype(X.dtype))
-    w = expit(X @ mixture.openness.astype(X.dtype)) if mixture.openness is not None else X.dtype.type(0)
+    w = open_prior(mixture, X)
     inside = a * seen.hit + (1 - a) * blend(rest, seen.chance, mixture.floor)
     blind = c / np.arange(1, c + 1, dtype=X.dtype)  # by size: c/s; and c/(c - s), but a full set is never closed
     normal = (1 - w) * (1 - mixture.closed) * inside * blind[s - 1]
     closed = (1 - w) * mixture.closed * (1 - inside) * np.r_[blind[::-1], 0].astype(X.dtype)[s]
-    return np.stack([normal, closed, w * mixture.size_odds.astype(X.dtype)[s]]), a, inside
+    return np.stack([normal, closed, w * size_odds(mixture, s, X.dtype)]), a, inside
+
+
+def open_prior(mixture: Mixture, X: Floats) -> Any:
+    """w of each row."""
+    return X.dtype.type(0) if mixture.openness is None else expit(X @ mixture.openness.astype(X.dtype))
+
+
+def size_odds(mixture: Mixture, sizes: NDArray[np.int64], kind: Any = np.float64) -> Floats:
+    """P(s | open) / P(s | known) of each row."""
+    return np.ones(len(sizes), kind) if mixture.size_odds is None else mixture.size_odds.astype(kind)[sizes]
 
 
 def blend(rest: Floats, chance: Any, floor: float) -> Floats:
@@ -77,9 +90,9 @@ def blend(rest: Floats, chance: Any, floor: float) -> Floats:
     return (1 - floor) * rest + floor * chance
 
 
-def fit_mixture(seen: Observed, n_classes: int, *, with_open: bool = True) -> Mixture:
+def fit_mixture(seen: Observed, n_classes: int, *, with_open: bool = True, with_sizes: bool = True) -> Mixture:
     """Fit by EM; `seen` has all POWERS."""
-    mixture, shapes = _start(seen, n_classes, with_open), _shapes(seen)
+    mixture, shapes = _start(seen, n_classes, with_open, with_sizes), _shapes(seen)
     X, before = design(mixture, seen.scores), -np.inf
     for _ in range(ROUNDS):
         joint, a, inside = explain(mixture, seen, X, seen.rest[mixture.power])
@@ -90,6 +103,32 @@ def fit_mixture(seen: Observed, n_classes: int, *, with_open: bool = True) -> Mi
         before = mixture.fit
         mixture = _maximise(mixture, seen, X, joint / total, a, inside, shapes)
     return mixture
+
+
+def support(full: Mixture, without: Mixture, seen: Observed) -> float:
+    """Log likelihood of open rows against none, by the contents of the sets given their sizes."""
+    X = design(full, seen.scores)
+    joint, _, _ = explain(full, seen, X, seen.rest[full.power])
+    w = open_prior(full, X)
+    return float(np.log(joint.sum(axis=0) / (1 - w + w * size_odds(full, seen.sizes))).sum() - without.fit)
+
+
+def sizes_mislead(full: Mixture, without: Mixture, seen: Observed) -> bool:
+    """Are sets wide, or narrow, in doubtful rows for another reason than that these are open?
+
+    Two signs: the contents of sets speak against the open rows that sizes speak for; or sizes change with the doubt
+    among the surer half of the rows, where open ones are few. (Among those whose set holds the best class: wide ones do
+    so more often.)
+    """
+    sure = (seen.doubt <= np.median(seen.doubt)) & (seen.hit == 1)
+    return support(full, without, seen) < -DENIED or abs(_drift(seen.sizes[sure], seen.doubt[sure])) > DRIFT
+
+
+def _drift(sizes: NDArray[np.int64], doubt: Floats) -> float:
+    """The correlation of sizes with the rank of the doubt, in standard errors; 0 where there is none."""
+    if len(sizes) < 10 or np.ptp(sizes) == 0 or np.ptp(doubt) == 0:
+        return 0.0
+    return float(np.corrcoef(sizes, np.unique(doubt, return_inverse=True)[1])[0, 1] * np.sqrt(len(sizes)))
 
 
 def shares(mixture: Mixture, seen: Observed) -> Floats:
@@ -122,7 +161,7 @@ def standard_errors(mixture: Mixture, seen: Observed) -> list[float]:
     return [float(np.sqrt(g @ covariance @ g)) for g in (of_closed, of_open, of_closed + of_open)]
 
 
-def _start(seen: Observed, n_classes: int, with_open: bool) -> Mixture:
+def _start(seen: Observed, n_classes: int, with_open: bool, with_sizes: bool) -> Mixture:
     """A model as accurate as it claims to be.
 
     Errors that are spread evenly over the classes look like closed rows, up to the sizes of sets: where EM cannot tell
@@ -132,8 +171,8 @@ def _start(seen: Observed, n_classes: int, with_open: bool) -> Mixture:
     knots = np.quantile(seen.scores, (np.arange(KNOTS) + 0.5) / KNOTS, axis=0)
     claim = np.clip(logit(min(np.exp(-seen.doubt).mean(), 1 - 1e-9)), 2, 6)
     accuracy, openness = np.r_[claim, np.full(d, -1 / d)], np.r_[-2.0, np.full(d, STEEP / d)]
-    odds = np.ones(n_classes + 1)
-    return Mixture(n_classes, knots, POWERS.index(0.5), FLOORS[0], accuracy, openness if with_open else None, 0.2, odds)
+    openness, odds = openness if with_open else None, np.ones(n_classes + 1) if with_sizes else None
+    return Mixture(n_classes, knots, POWERS.index(0.5), FLOORS[0], accuracy, openness, 0.2, odds)
 
 
 def _maximise(
@@ -164,7 +203,7 @@ def _maximise(
         openness=openness,
         power=power,
         floor=FLOORS[floor],
-        size_odds=_size_odds(seen.sizes, known, open_, mixture.n_classes),
+        size_odds=None if mixture.size_odds is None else _fit_odds(seen.sizes, known, open_, mixture.n_classes),
     )
 
 
@@ -191,7 +230,7 @@ def _newton(theta: Floats, X: Floats, positives: Floats, weights: Floats, steep:
     return theta + step * min(1.0, 2 / max(float(np.abs(step).max()), 1e-12))
 
 
-def _size_odds(sizes: NDArray[np.int64], known: Floats, open_: Floats, c: int) -> Floats:
+def _fit_odds(sizes: NDArray[np.int64], known: Floats, open_: Floats, c: int) -> Floats:
     """P(s | open) / P(s | known), drawn towards 1 as if by STRONG rows, and bounded."""
     known_sizes = np.bincount(sizes, known, c + 1) + 1e-3 * len(sizes) / c
     known_sizes /= known_sizes.sum()

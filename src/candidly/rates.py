@@ -1,17 +1,20 @@
 """How many rows have the truth outside their candidates, and how many of them belong to no known class?
 
-The answer rests on three assumptions, of which the first is checked:
+The answer rests on four assumptions, of which the first two are checked:
 
 1. given its size and its truth, a set is drawn blindly: wrong candidates do not follow the model's ranking;
-2. a known row is closed with a probability that does not depend on its outputs;
-3. open rows are more frequent among doubtful rows than among certain ones.
+2. the sizes of known rows' sets do not depend on their outputs;
+3. a known row is closed with a probability that does not depend on its outputs;
+4. open rows are more frequent among doubtful rows than among certain ones.
 
 Then the outside share is identified by how often sets hold labels that the model finds unlikely, and its split by how
-that depends on the doubt (`candidly.mixture`). Where 1. fails there are bounds instead of an interval.
+that depends on the doubt (`candidly.mixture`). Where 1. fails there are bounds instead of an interval; where 2. fails,
+sizes do not count.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,7 +23,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from candidly.evidence import POWERS, Observed, Outputs, Reference, few_threads, make_reference, observe, read_outputs
-from candidly.mixture import Mixture, design, explain, fit_mixture, shares, standard_errors
+from candidly.mixture import Mixture, design, explain, fit_mixture, shares, sizes_mislead, standard_errors, support
 from candidly.selection import Rates
 
 SAMPLE = 5000  # rows that the mixture is fitted to: the cost does not grow with the data
@@ -29,6 +32,7 @@ DOUBTED = 10  # rows that are taken to be normal besides, when there are few
 WIDER = 1.5  # the interval, in units of its sampling error: the mixture is a model, and models err
 MODEL_ERROR = 0.015  # added to both ends, as above; chosen for 90 % coverage in benchmarks/audit_rates.py
 NORMAL_90 = 1.645
+POSSIBLE = 0.05  # weight of open rows above which they are spoken of
 LURED = 3.5  # standard errors by which wrong candidates may follow the model's ranking
 
 Interval = tuple[float, float]
@@ -87,7 +91,10 @@ def study(outputs: Outputs) -> Study:
     reference = make_reference(outputs, rows)
     seen, c = observe(outputs, rows, reference), outputs.sets.n_classes
     full, without = fit_mixture(seen, c), fit_mixture(seen, c, with_open=False)
-    weight = _weight_of_open(full, without, len(rows)) if (seen.sizes < c).any() else 0.0
+    weight = _weight_of_open(full, without, seen, c)
+    if weight > POSSIBLE and sizes_mislead(full, without, seen):
+        full = fit_mixture(seen, c, with_sizes=False)
+        weight = _weight_of_open(full, without, seen, c)
     return Study(_estimate([full, without], weight, seen, c), full, without, weight, reference, seen)
 
 
@@ -96,44 +103,69 @@ def sample(n: int) -> NDArray[np.int64]:
     return np.arange(n) if n <= SAMPLE else np.sort(np.random.default_rng(0).choice(n, SAMPLE, replace=False))
 
 
-def _weight_of_open(full: Mixture, without: Mixture, n: int) -> float:
+def _weight_of_open(full: Mixture, without: Mixture, seen: Observed, c: int) -> float:
     """How much more likely open rows are than none, after the Bayesian information criterion for `openness`.
 
     As the interval is WIDER than its sampling error, differences of the log likelihood count for less.
     """
-    return float(expit((full.fit - without.fit - 0.5 * len(full.accuracy) * np.log(n)) / WIDER**2))
+    if (seen.sizes == c).all():
+        return 0.0
+    penalty = 0.5 * len(full.accuracy) * np.log(len(seen.sizes))
+    return float(expit((full.fit - without.fit - penalty) / WIDER**2))
 
 
 def _estimate(fits: list[Mixture], weight: float, seen: Observed, c: int) -> RatesEstimate:
     points = np.array([(s[1], s[2], s[1] + s[2]) for s in (shares(fit, seen) for fit in fits)])  # (2, 3)
     reach = MODEL_ERROR + NORMAL_90 * WIDER * np.array([standard_errors(fit, seen) for fit in fits])
     point = weight * points[0] + (1 - weight) * points[1]
-    believed = slice(0, 1 if weight > 0.99 else 2)  # open rows are always possible, but may cost more than they explain
+    alone = fits[0].size_odds is not None and support(fits[0], fits[1], seen) < 0  # contents do not speak for open rows
+    believed = slice(0, 1 if weight > 0.99 and not alone else 2)  # open rows are possible, but may explain too little
     low, high = (points - reach)[believed].min(axis=0), (points + reach)[believed].max(axis=0)
-    notes = []
-    if 0.05 < weight <= 0.99:
-        notes.append(
-            f"The data cannot tell open rows from hard rows of known classes: with open rows ({weight:.0%} likely) the "
-            f"shares are {points[0, 0]:.3f} closed and {points[0, 1]:.3f} open, without {points[1, 0]:.3f} closed."
-        )
     if (lure := lured(fits[0], seen)) > LURED:
         low, high = np.zeros(3), np.maximum(high, _bounds(seen, c))
-        notes.append(
-            f"Wrong candidates follow the model's ranking ({lure:.0f} standard errors), as those of people do: a "
-            "set says less about its row than assumed. The intervals are bounds; the shares may be far too small."
-        )
-    if (lost := _astray(seen, c)) is not None:
-        notes.append(lost)
     if (n := len(seen.sizes)) < FEW:
         point, low, high = point * n / (n + DOUBTED), np.zeros(3), np.ones(3)
-        notes.append(f"{n} rows are too few to estimate shares from: expected at least {FEW}.")
     if (seen.sizes == c).all():
         low, high = np.zeros(3), np.array([0.0, 1.0, 1.0])
-        notes.append("Every set holds every class: none can be wrong, and none says anything about open rows.")
     ends = zip(np.clip(np.minimum(low, point), 0, 1), np.clip(np.maximum(high, point), 0, 1), strict=True)
     intervals = [(float(a), float(b)) for a, b in ends]
     closed, open_ = (float(x) for x in np.clip(point[:2], 0, 1))
-    return RatesEstimate(closed, open_, closed + open_, intervals[0], intervals[1], intervals[2], tuple(notes))
+    notes = (*_notes(points, weight, alone, fits[0].size_odds is None, lure), *_warnings(seen, c))
+    return RatesEstimate(closed, open_, closed + open_, intervals[0], intervals[1], intervals[2], notes)
+
+
+def _notes(points: NDArray[np.float64], weight: float, alone: bool, sizeless: bool, lure: float) -> Iterator[str]:
+    """Words, where an assumption fails or the data cannot tell."""
+    if POSSIBLE < weight <= 0.99:
+        yield (
+            f"The data cannot tell open rows from hard rows of known classes: with open rows ({weight:.0%} likely) the "
+            f"shares are {points[0, 0]:.3f} closed and {points[0, 1]:.3f} open, without {points[1, 0]:.3f} closed."
+        )
+    if weight > POSSIBLE and alone:
+        yield (
+            "Only the sizes of sets say that rows are open: if sets are wider or narrower in doubtful rows for another "
+            f"reason, the shares are {points[1, 0]:.3f} closed and none open."
+        )
+    if sizeless:
+        yield (
+            "Sets are wider or narrower where the model is doubtful, and not because these rows are open: sizes do not "
+            "count as evidence, and the data say less of open rows."
+        )
+    if lure > LURED:
+        yield (
+            f"Wrong candidates follow the model's ranking ({lure:.0f} standard errors), as those of people do: a "
+            "set says less about its row than assumed. The intervals are bounds; the shares may be far too small."
+        )
+
+
+def _warnings(seen: Observed, c: int) -> Iterator[str]:
+    """Words, where the rows themselves say little."""
+    if (lost := _astray(seen, c)) is not None:
+        yield lost
+    if (n := len(seen.sizes)) < FEW:
+        yield f"{n} rows are too few to estimate shares from: expected at least {FEW}."
+    if (seen.sizes == c).all():
+        yield "Every set holds every class: none can be wrong, and none says anything about open rows."
 
 
 def _astray(seen: Observed, c: int) -> str | None:

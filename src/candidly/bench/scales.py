@@ -106,7 +106,7 @@ SCALES = {
             "fastconv",
             "fast",
             {"epochs": 24, **PIXELS},
-            {"widths": [48, 96, 192]},
+            {"widths": [32, 64, 128]},
         ),
         Scale(
             "mini",
