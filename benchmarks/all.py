@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +27,13 @@ import selection
 import startup
 import variants
 from candidly.store import write_json
+from candidly.views import VIEWS
 
 PARTS: dict[str, Callable[[], Any]] = {
     "methods": lambda: {name: overhead.measure(name) for name in overhead.CASES},
     "selection": selection.beside_a_pass,
     "augmentation": augmentation.throughput,
-    "augmentation_share": augmentation.share_of_a_step,
+    "augmentation_share": lambda: {kind: augmentation.share_of_a_step(kind) for kind in VIEWS if kind != "plain"},
     "growth": lambda: {job: growth.measure(job) for job in growth.JOBS},
     "imagenet": selection.imagenet_apart,
     "startup": startup.measure,
@@ -41,29 +44,47 @@ PARTS: dict[str, Callable[[], Any]] = {
 
 def ratio(found: dict[str, Any]) -> str:
     if "error" in found:
-        return str(found["error"])
+        return str(found["error"]).splitlines()[0]
     return f"{found['ratio']:.3g} [{found['low']:.3g}, {found['high']:.3g}]"
 
 
+def rows(results: dict[str, Any]) -> list[tuple[str, dict[str, Any], str]]:
+    """(what, ratio with its interval, limit)."""
+    listed = [
+        (f"an epoch of {name} / bare loop", f, f"{overhead.LIMITS[name]:.2f}") for name, f in results["methods"].items()
+    ]
+    listed.append(("selection, 1,000,000 x 100 / one pass", results["selection"]["scores"], "8"))
+    listed.append(("the same between two epochs of `ooc` / one pass", results["selection"]["training"], ""))
+    listed += [
+        (f"{kind} views of a batch / training step", f, "0.05") for kind, f in results["augmentation_share"].items()
+    ]
+    listed.append(("plain eager PyTorch / the encoder", results["encoder"], "at least 1.5"))
+    return listed + [(f"a step, {name} / as it is", found, "") for name, found in results["variants"].items()]
+
+
 def tables(results: dict[str, Any]) -> str:
-    """Markdown: ratios with the intervals of their medians, and what grows with the rows."""
+    """Markdown: ratios with the intervals of their medians, what grows with the rows, and the rest."""
     lines = ["| | ratio [95 % interval] | at most |", "|---|---|---|"]
-    for name, found in results["methods"].items():
-        lines.append(f"| an epoch of {name} / bare loop | {ratio(found)} | {overhead.LIMITS[name]:.2f} |")
-    lines.append(f"| selection, 1,000,000 x 100 / one pass | {ratio(results['selection'])} | 8 |")
-    lines.append(f"| weak views of a batch / training step | {ratio(results['augmentation_share'])} | 0.05 |")
-    lines.append(f"| plain eager PyTorch / the encoder | {ratio(results['encoder'])} | at least 1.5 |")
-    lines += [f"| step, {name} / step as it is | {ratio(found)} | |" for name, found in results["variants"].items()]
+    lines += [f"| {what} | {ratio(found)} | {limit} |" for what, found, limit in rows(results)]
     lines += ["", "| rows | " + " | ".join(f"{job}: s, MB" for job in results["growth"]) + " |"]
     lines.append("|---" * (1 + len(results["growth"])) + "|")
     for points in zip(*(found["points"] for found in results["growth"].values()), strict=True):
-        cells = [f"{point['seconds']:.2f}, {point['peak_mb'] - point['inputs_mb']:.0f}" for point in points]
+        cells = [f"{point['seconds']:.3g}, {point['megabytes']:.0f}" for point in points]
         lines.append(f"| {points[0]['rows']:,} | {' | '.join(cells)} |")
-    lines.append(
-        "| grows as | " + " | ".join(f"n^{found['exponent']:.2f}" for found in results["growth"].values()) + " |"
-    )
+    laws = [
+        f"n^{f['exponent']:.2f} [{f['exponent_low']:.2f}, {f['exponent_high']:.2f}]" for f in results["growth"].values()
+    ]
+    lines.append(f"| grows as | {' | '.join(laws)} |")
+    lines += ["", "| views | images/s [quartiles] | distinct of 64 |", "|---|---|---|"]
+    lines += [
+        f"| {f['program']} | {f['median']:,.0f} [{f['low']:,.0f}, {f['high']:,.0f}] | {f['distinct'] or ''} |"
+        for f in results["augmentation"]
+    ]
     lines += ["", "| | seconds |", "|---|---|"]
     lines += [f"| `{name}` | {found['seconds']:.2f} |" for name, found in results["startup"].items()]
+    large = results["imagenet"]
+    lines.append(f"| selection, {large['rows']:,} x {large['classes']:,} | {large['seconds']:.0f} |")
+    lines += ["", f"State of {large['state_gb']:.2f} GB, at most {large['peak_gb']:.2f} GB in use."]
     return "\n".join(lines)
 
 
@@ -82,8 +103,8 @@ def plot(results: dict[str, Any], path: Path) -> None:
     left.axvline(1, color="black", lw=0.8)
     left.set_xlabel("time beside the bare loop (bar: limit)", fontsize=8)
     for marker, (job, found) in zip("os^", results.get("growth", {}).items(), strict=False):
-        rows, seconds = zip(*((p["rows"], p["seconds"]) for p in found["points"]), strict=True)
-        right.loglog(rows, seconds, f"-{marker}", ms=4, label=f"{job}: n^{found['exponent']:.2f}")
+        n, seconds = zip(*((p["rows"], p["seconds"]) for p in found["points"]), strict=True)
+        right.loglog(n, seconds, f"-{marker}", ms=4, label=f"{job}: n^{found['exponent']:.2f}")
     right.set_xlabel("rows", fontsize=8)
     right.set_ylabel("seconds", fontsize=8)
     right.legend(fontsize=7, frameon=False)
@@ -91,6 +112,16 @@ def plot(results: dict[str, Any], path: Path) -> None:
         axis.tick_params(labelsize=7)
         axis.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=160)
+
+
+def stamp() -> dict[str, Any]:
+    """When, where and how busy it was."""
+    known = [
+        line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
+    ]
+    machine = {"processor": known[0] if known else platform.machine(), "threads": torch.get_num_threads()}
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"time": now, **machine, "torch": torch.__version__, "load": round(os.getloadavg()[0], 2)}
 
 
 def main() -> None:
@@ -102,11 +133,12 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / "speed.json"
     results: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    stamps: dict[str, Any] = results.pop("measured", {})
     for part in () if options.show else options.only:
+        stamps[part] = stamp()
         results[part] = PARTS[part]()
         print(f"{part}: {json.dumps(results[part])}", flush=True)
-        machine = {"machine": platform.machine(), "threads": torch.get_num_threads(), "torch": torch.__version__}
-        write_json(path, {**results, "machine": machine})
+        write_json(path, {**results, "measured": stamps})
     plot(results, options.out / "speed.png")
     if set(PARTS) <= set(results):
         print(tables(results))

@@ -26,13 +26,16 @@ class Layer(nn.Module):
 
     def __init__(self, a: int, b: int, size: int, stride: int = 1, *, groups: int = 1, linear: bool = False) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(a, b, size, stride, groups=groups, bias=False)
+        padding = size // 2 if stride == 1 else 0  # the same on both sides needs no copy
+        self.conv = nn.Conv2d(a, b, size, stride, padding, groups=groups, bias=False)
         self.norm, self.linear = nn.BatchNorm2d(b, eps=encoders.EPSILON), linear
 
     def forward(self, x: Tensor) -> Tensor:
         size, stride = self.conv.kernel_size[0], self.conv.stride[0]
-        down, right = (max((-(-n // stride) - 1) * stride + size - n, 0) for n in x.shape[2:])
-        x = self.norm(self.conv(F.pad(x, (right // 2, right - right // 2, down // 2, down - down // 2))))
+        if stride > 1:
+            down, right = (max((-(-n // stride) - 1) * stride + size - n, 0) for n in x.shape[2:])
+            x = F.pad(x, (right // 2, right - right // 2, down // 2, down - down // 2))
+        x = self.norm(self.conv(x))
         return x if self.linear else F.relu6(x)
 
 

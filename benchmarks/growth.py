@@ -2,8 +2,9 @@
 
     python benchmarks/growth.py [--sizes 10000 100000 1000000] [--jobs corrupt audit report]
 
-Every measurement is a process of its own, so that its peak memory is its own. `exponent` is the slope of log(seconds)
-against log(rows) between the two largest sizes: 1 is linear.
+Nine rounds, each in a process of its own that does all sizes in turn, after a small one that is not measured.
+`exponent` is the slope of log(seconds) against log(rows) between the two largest sizes: 1 is linear. Memory is what a
+job takes at its peak beyond its inputs (Linux).
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import resource
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from pairs import median_interval
 
 CLASSES = 10
 SIZES = (10_000, 100_000, 1_000_000)
@@ -70,40 +73,52 @@ def report_job(n: int) -> Callable[[], Any]:
 JOBS = {"corrupt": corrupt_job, "audit": audit_job, "report": report_job}
 
 
-def once(job: str, n: int) -> dict[str, float]:
-    """Seconds and peak megabytes beyond what the inputs and libraries take, in this process."""
-    run = JOBS[job](n)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    began = time.perf_counter()
-    run()
-    seconds = time.perf_counter() - began
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {"rows": n, "seconds": seconds, "inputs_mb": before / 1024, "peak_mb": peak / 1024}
-
-
-def measure(job: str, sizes: Sequence[int] = SIZES, repeats: int = 3) -> dict[str, Any]:
-    """The fastest of a few processes at each size, and the growth law."""
+def once(job: str, sizes: Sequence[int]) -> list[dict[str, float]]:
+    """Seconds, and megabytes at the peak beyond the inputs, of each size in this process."""
+    JOBS[job](1000)()
     points = []
     for n in sizes:
-        command = [sys.executable, __file__, "--once", job, str(n)]
-        found = [json.loads(subprocess.run(command, check=True, capture_output=True).stdout) for _ in range(repeats)]
-        points.append(min(found, key=lambda point: point["seconds"]))
-    (a, b) = points[-2:]
-    exponent = math.log(b["seconds"] / a["seconds"]) / math.log(b["rows"] / a["rows"])
-    return {"points": points, "exponent": exponent}
+        run = JOBS[job](n)
+        Path("/proc/self/clear_refs").write_text("5")  # the peak is now what is in use
+        inputs, began = memory("VmRSS"), time.perf_counter()
+        run()
+        points.append({"seconds": time.perf_counter() - began, "megabytes": memory("VmHWM") - inputs})
+    return points
+
+
+def memory(name: str) -> float:
+    """Megabytes of this process: VmRSS now, VmHWM at the peak."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(name))
+
+
+def measure(job: str, sizes: Sequence[int] = SIZES, rounds: int = 9) -> dict[str, Any]:
+    """Medians over the rounds, and the growth law, with the 95 % intervals of the medians."""
+    command = [sys.executable, __file__, "--once", job, "--sizes", *map(str, sizes)]
+    found = [json.loads(subprocess.run(command, check=True, capture_output=True).stdout) for _ in range(rounds)]
+    points = []
+    for k, n in enumerate(sizes):
+        seconds, low, high = median_interval([points[k]["seconds"] for points in found])
+        megabytes = float(np.median([points[k]["megabytes"] for points in found]))
+        points.append({"rows": n, "seconds": seconds, "low": low, "high": high, "megabytes": megabytes})
+    step = math.log(sizes[-1] / sizes[-2])
+    slopes = [math.log(points[-1]["seconds"] / points[-2]["seconds"]) / step for points in found]
+    exponent, low, high = median_interval(slopes)
+    return {"points": points, "exponent": exponent, "exponent_low": low, "exponent_high": high}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     parser.add_argument("--jobs", nargs="+", default=list(JOBS), choices=list(JOBS))
-    parser.add_argument("--once", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--once", choices=list(JOBS), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.once:
-        print(json.dumps(once(options.once[0], int(options.once[1]))))
+        print(json.dumps(once(options.once, options.sizes)))
         return
     for job in options.jobs:
-        print(job, json.dumps(measure(job, options.sizes)), flush=True)
+        print(job, json.dumps(measure(job, options.sizes, options.rounds)), flush=True)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 
 from candidly.bench.scales import SCALES
 from candidly.corruption import corrupt
+from candidly.methods.pico import PiCO
 from candidly.methods.settings import make_method
 from candidly.nets import build_net
 from candidly.selection import Rates
@@ -66,6 +67,13 @@ def bare_epoch(model, X, y, order, batch_size, with_grad, without, inference) ->
     return run
 
 
+def fill_queue(method: PiCO) -> None:
+    """As it is after the first steps of a training."""
+    method.queue = F.normalize(torch.randn(method.queue.shape), dim=-1)
+    method.queue_labels = torch.arange(method.queue_size) % 10
+    method.pointer.fill_(method.queue_size)
+
+
 def measure(name: str, n: int = 512, batch_size: int = 128, pairs: int = 31) -> dict[str, float]:
     key, settings, scheme, with_grad, without, inference = CASES[name]
     rng = np.random.default_rng(0)
@@ -80,6 +88,8 @@ def measure(name: str, n: int = 512, batch_size: int = 128, pairs: int = 31) -> 
     bare = bare_epoch(
         bare_model, X, torch.as_tensor(labels), torch.randperm(n), batch_size, with_grad, without, inference
     )
+    if isinstance(method, PiCO):
+        fill_queue(method)
     epoch = iter(range(1, 10_000))
     return paired_ratio(lambda: ours.epoch(next(epoch)), bare, pairs)
 

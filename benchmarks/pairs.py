@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from scipy.stats import binom
@@ -16,11 +17,7 @@ def seconds(run: Callable[[], object]) -> float:
 
 
 def paired_ratio(ours: Callable[[], object], bare: Callable[[], object], pairs: int = 9) -> dict[str, float]:
-    """Median of ours / bare over interleaved pairs, each pair in alternating order, after one unmeasured pair.
-
-    The interval reaches between two ordered ratios, such that it covers the median with a probability of at least 95 %
-    whatever the distribution: of nine pairs, from the second smallest to the second largest.
-    """
+    """Median of ours / bare over interleaved pairs, each pair in alternating order, after one unmeasured pair."""
     bare()
     ours()
     times = []
@@ -29,13 +26,17 @@ def paired_ratio(ours: Callable[[], object], bare: Callable[[], object], pairs: 
         a, b = seconds(first), seconds(second)
         times.append((a, b) if k % 2 else (b, a))
     mine, theirs = np.array(times).T
-    ratios = np.sort(mine / theirs)
-    outside = max(1, int(binom.ppf(0.025, pairs, 0.5)))  # ratios beyond each end, the end included
-    return {
-        "ratio": float(np.median(ratios)),
-        "low": float(ratios[outside - 1]),
-        "high": float(ratios[-outside]),
-        "seconds": float(np.median(mine)),
-        "bare_seconds": float(np.median(theirs)),
-        "pairs": pairs,
-    }
+    middle, low, high = median_interval(mine / theirs)
+    took = {"seconds": float(np.median(mine)), "bare_seconds": float(np.median(theirs))}
+    return {"ratio": middle, "low": low, "high": high, **took, "pairs": pairs}
+
+
+def median_interval(values: Any) -> tuple[float, float, float]:
+    """(median, low, high), without any assumption on the distribution.
+
+    The interval reaches between two ordered values, such that it covers the median with a probability of at least 95 %:
+    of nine values, from the second smallest to the second largest.
+    """
+    ordered = np.sort(values)
+    outside = max(1, int(binom.ppf(0.025, len(ordered), 0.5)))  # values beyond each end, the end included
+    return float(np.median(ordered)), float(ordered[outside - 1]), float(ordered[-outside])

@@ -33,6 +33,7 @@ TRIAL: dict[str, Any] = {
     "widths": [32, 64, 128],
     "layers": 2,  # convolutions of a stage
     "whiten": True,  # the first layer: fixed whitened patches
+    "shift": False,  # whose bias is learnt
     "act": "relu",
     "dirac": False,  # convolutions start as the identity
     "head": 1.0,  # factor of the logits
@@ -80,7 +81,7 @@ def build(trial: dict[str, Any], views: Views) -> nn.Module:
     if trial["whiten"]:
         first.weight.data = whitening_filters(views(torch.arange(2000), "plain"))
         first.weight.requires_grad_(False)
-        nn.init.zeros_(first.bias)
+        nn.init.zeros_(first.bias).requires_grad_(trial["shift"])
     return net.to(memory_format=torch.channels_last)
 
 
@@ -172,7 +173,7 @@ def show(path: Path) -> None:
     lines = sorted(map(json.loads, path.read_text().splitlines()), key=lambda line: -line["accuracy"])
     print("| accuracy | epochs | ms an image | MFLOP | what differs |\n|---|---|---|---|---|")
     for line in lines:
-        differs = {k: v for k, v in line["trial"].items() if v != TRIAL[k]}
+        differs = {k: v for k, v in (TRIAL | line["trial"]).items() if v != TRIAL[k]}
         shown = ", ".join(f"{k} {v}" for k, v in differs.items()) or "nothing"
         ema = f" ({line['accuracy_ema']} averaged)" if "accuracy_ema" in line else ""
         print(f"| {line['accuracy']}{ema} | {line['epochs']} | {line['ms']} | {line['mflop']} | {shown} |")

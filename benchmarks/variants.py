@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import os
 import subprocess
 import sys
 import time
@@ -64,8 +65,9 @@ def measure(pairs: int = 15) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for name in NAMES:
         command = [sys.executable, __file__, "--once", name, "--pairs", str(pairs)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        ended = {"error": f"the process ended with code {done.returncode}"}
+        uncached = os.environ | {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}  # compiling counts
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=uncached)
+        ended = {"error": f"the process ended with code {done.returncode}: {done.stderr[-300:]}".rstrip(": ")}
         found[name] = json.loads(done.stdout) if done.returncode == 0 else ended
     return found
 

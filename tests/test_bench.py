@@ -7,13 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from candidly.bench import commands, grid, scales, tables
 from candidly.bench.grid import Cell, Job, Row, plan, results, run_jobs, table_jobs
 from candidly.bench.scales import SCALES
 from candidly.errors import InputError, TrainingError
-from candidly.store import writing
+from candidly.store import lock_of, writing
 
 ROOT = Path(__file__).parent.parent
 
@@ -156,7 +157,10 @@ def test_tables_by_hand():
         "| PRODEN | 81.0 ± 1.4 (paper 83.3, -2.3) |",
         "| ooc | **90.5 ± 0.7** (paper 91.3, -0.8) |",
     ]
-    assert tables.as_csv(entries).splitlines()[2].startswith('PRODEN,"svhn q=0.1 tau=0.2,0.4",81.0,')
+    assert (
+        tables.as_csv(entries).splitlines()[2]
+        == 'PRODEN,"svhn q=0.1 tau=0.2,0.4",svhn,0.1,0.2,0.4,81.0,1.4142,2,2,False,83.28,-2.3,,,,1.0'
+    )
     assert r"\textbf{90.5 $\pm$ 0.7}" in tables.as_latex(entries)
     assert tables.as_markdown(entries, details=True).splitlines()[4].endswith("| 1 |")  # three seconds, three epochs
 
@@ -233,6 +237,70 @@ def test_a_run_that_another_process_writes_is_left_to_it(tmp_path):
         assert [entry["state"] for entry in plan([job], tmp_path)] == ["running"]
         assert run_jobs([job], tmp_path, None) == {}
         assert list(results(tmp_path)) == []
+
+
+def test_a_lock_that_outlived_its_process_is_none(tmp_path):
+    (job,) = jobs(rows=["cc"])
+    lock_of(tmp_path / job.key).touch()
+    assert [entry["state"] for entry in plan([job], tmp_path)] == ["to do"]
+    with writing(tmp_path / job.key, {}):
+        assert "0 of 1 runs are done" in (told := commands.run([job], tmp_path, None, False))
+        assert "1 is being run by another process" in told
+
+
+def test_runs_that_serve_many_cells_count_once(tmp_path):
+    chosen = table_jobs("table1", TINY, rows=["supervised", "cc"])
+    assert len(chosen) == 12
+    assert "7 of 7 runs are left" in commands.planned(chosen, tmp_path)
+    assert [job.row.name for job in grid.distinct(chosen)][:2] == ["supervised", "CC"]
+    assert commands.run(chosen, tmp_path, None, False).startswith("7 of 7 runs are done")
+
+
+def test_one_damaged_run_does_not_stop_the_others(tmp_path, monkeypatch):
+    first, _ = chosen = jobs(rows=["CC", "PRODEN"])
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(grid, "result", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        run_jobs([first], tmp_path, None)
+    (tmp_path / f"{first.key}.partial" / "checkpoint.safetensors").write_bytes(b"")
+    with pytest.raises(TrainingError, match=r"1 of 2 runs are done(.|\n)*CC seed 0: InputError"):
+        commands.run(chosen, tmp_path, None, False)
+    assert [entry["state"] for entry in plan(chosen, tmp_path)] == ["failed", "done"]
+    assert "1 of them failed, and wait for --retry" in commands.planned(chosen, tmp_path)
+
+
+def test_missing_sets_are_told_before_anything_runs(tmp_path):
+    (tmp_path / "cifar-10-batches-bin").mkdir()
+    for name in (*(f"data_batch_{k}.bin" for k in range(1, 6)), "test_batch.bin"):
+        (tmp_path / "cifar-10-batches-bin" / name).write_bytes(bytes(3073))
+    chosen = table_jobs("table1", SCALES["mini"], rows=["cc"], seeds=1)
+    with pytest.raises(InputError, match=r"svhn \(train\) is missing"):
+        run_jobs(chosen, tmp_path / "runs", tmp_path)
+    assert "They cannot be run: svhn (train) is missing" in commands.planned(chosen, tmp_path / "runs", tmp_path)
+    with pytest.raises(InputError, match=r"cifar10 has 5 images; this scale needs 3000"):
+        scales._some(np.random.default_rng(0), 5, 3000, "cifar10")
+
+
+def test_the_scale_is_the_one_that_has_results(tmp_path):
+    with pytest.raises(InputError, match=r"which scale\? there are no results in"):
+        commands.scale_of(None, tmp_path, None)
+    (job,) = jobs(rows=["cc"])
+    run_jobs([job], tmp_path, None)
+    assert commands.scale_of(None, tmp_path, None) == "tiny"
+    assert commands.scale_of("mini", tmp_path, None) == "mini"
+    assert commands.missing([job], "table1", tmp_path, None) is None
+    assert commands.missing(jobs(rows=["cc", "lws"]), "table1", tmp_path, None).startswith("1 of 2 runs are there")
+    other = {**next(iter(results(tmp_path))), "scale": "mini"}
+    (tmp_path / "more.jsonl").write_text(json.dumps(other) + "\n")
+    with pytest.raises(InputError, match="there are results of mini, tiny: name one by --scale"):
+        commands.scale_of(None, tmp_path, tmp_path / "more.jsonl")
+
+
+def test_results_know_their_data(tmp_path):
+    first, second = jobs(rows=["CC", "PRODEN"])
+    (other,) = table_jobs("table1", TINY, cells=["*q=0.5 tau=0.2*"], rows=["CC"])
+    run_jobs([first, second, other], tmp_path, None)
+    data = {found["key"]: found["data"] for found in results(tmp_path)}
+    assert data[first.key] == data[second.key] != data[other.key]
 
 
 def test_the_overhead_benchmark_runs():

@@ -108,11 +108,15 @@ def test_every_figure_is_drawn_from_runs_or_from_exported_results(tmp_path, name
     assert [path.name for path in file.parent.iterdir()] == [file.name]
 
 
-def test_wrong_figures_are_told(tmp_path):
+def test_wrong_figures_are_told(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="figure 'x' is unknown"):
         commands.figure("x", "tiny", None, tmp_path, None, None, tmp_path / "x.png")
     with pytest.raises(InputError, match=r"ends in '\.bmp': expected one of \.png"):
         commands.figure("losses", "tiny", None, tmp_path, None, None, tmp_path / "x.bmp")
+    many = dataclasses.replace(TINY, name="many", opens=("digits", "letters"))
+    monkeypatch.setitem(scales.SCALES, "many", many)
+    with pytest.raises(InputError, match="--open letters: at this scale, params are swept with digits alone"):
+        commands.figure("params", "many", "letters", tmp_path, None, None, tmp_path / "x.PNG")
     with pytest.raises(InputError, match="open set of this scale 'svhn' is unknown"):
         commands.figure("losses", "tiny", "svhn", tmp_path, None, None, tmp_path / "x.png")
 

@@ -94,6 +94,11 @@ def test_cifar10_in_its_binary_layout(tmp_path):
     assert_read(cifar10(tmp_path, "train"), images, labels)
     with pytest.raises(InputError, match=r"test_batch\.bin is missing"):
         cifar10(tmp_path, "test")
+    cifar_file(tmp_path / "data_batch_3.bin", images[:1], labels[:1])
+    with pytest.raises(
+        InputError, match=r"data_batch_3\.bin has 1 images, and data_batch_1\.bin has 2: one of them is cut"
+    ):
+        cifar10(tmp_path, "train")
     (tmp_path / "data_batch_3.bin").write_bytes(b"123")
     with pytest.raises(InputError, match=r"data_batch_3\.bin has 3 bytes, which is no multiple of 3073"):
         cifar10(tmp_path, "train")

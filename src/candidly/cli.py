@@ -404,13 +404,16 @@ def list_sets(data_dir: DataDir = None, as_json: Json = False) -> None:
 bench_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    short_help="The paper's tables.",
-    help="The paper's tables: `run` trains what is missing, `show` prints what is there.",
+    short_help="The paper's tables and figures.",
+    help="The paper's tables and figures: `run` trains what is missing, `show` and `figure` show what is there.",
 )
 app.add_typer(bench_app, name="bench")
 
 Table = Annotated[str, typer.Argument(metavar="TABLE", help="table1 (all methods), table2 (ablations) or params.")]
 ScaleName = Annotated[str, typer.Option("--scale", metavar="SCALE", help="`candidly bench scales` lists them.")]
+ThatScale = Annotated[
+    str | None, typer.Option("--scale", metavar="SCALE", help="Otherwise the only one that there are results of.")
+]
 Cells = Annotated[list[str] | None, typer.Option(metavar="PATTERN", help='Columns, such as "svhn q=0.1*"; repeatable.')]
 Rows = Annotated[
     list[str] | None, typer.Option("--methods", metavar="PATTERN", help='Rows, such as "ooc*"; repeatable.')
@@ -449,13 +452,13 @@ def bench_run(
     from candidly.bench import commands
 
     jobs = commands.jobs(table, scale, cells, methods, seeds, tau, part)
-    typer.echo(commands.planned(jobs, out) if dry_run else commands.run(jobs, out, data_dir, retry, device))
+    typer.echo(commands.planned(jobs, out, data_dir) if dry_run else commands.run(jobs, out, data_dir, retry, device))
 
 
 @bench_app.command("show", epilog=_examples("candidly bench show table1 --scale digits --format latex"))
 def bench_show(
     table: Table,
-    scale: ScaleName,
+    scale: ThatScale = None,
     cells: Cells = None,
     methods: Rows = None,
     seeds: Seeds = None,
@@ -470,8 +473,10 @@ def bench_show(
     """Print a table: mean and spread over the seeds, the best in bold, the paper's number and the difference."""
     from candidly.bench import commands
 
-    chosen = commands.jobs(table, scale, cells, methods, seeds, tau)
+    chosen = commands.jobs(table, commands.scale_of(scale, out, results), cells, methods, seeds, tau)
     typer.echo(commands.show(chosen, table, out, results, style, details))
+    if (told := commands.missing(chosen, table, out, results)) is not None:
+        typer.echo(told, err=True)
 
 
 @bench_app.command(
@@ -483,8 +488,8 @@ def bench_show(
 )
 def bench_figure(
     figure: Annotated[str, typer.Argument(metavar="FIGURE", help="losses, precision, params or examples.")],
-    scale: ScaleName,
-    file: Annotated[Path, typer.Option(help="The picture: .png, .svg or .pdf.")],
+    scale: ThatScale = None,
+    file: Annotated[Path | None, typer.Option(help="The picture: .png, .svg or .pdf; otherwise FIGURE.png.")] = None,
     open_set: Annotated[str | None, typer.Option("--open", help="Where the open examples come from.")] = None,
     data_dir: DataDir = None,
     out: Runs = Path("runs/bench"),
@@ -493,7 +498,8 @@ def bench_figure(
     """Draw one of the paper's figures from finished runs of seed 0; `examples` also needs the images."""
     from candidly.bench import commands
 
-    typer.echo(commands.figure(figure, scale, open_set, out, results, data_dir, file))
+    chosen = commands.scale_of(scale, out, results)
+    typer.echo(commands.figure(figure, chosen, open_set, out, results, data_dir, file or Path(f"{figure}.png")))
 
 
 @bench_app.command("export", epilog=_examples("candidly bench export results/digits.jsonl"))

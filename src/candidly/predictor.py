@@ -71,7 +71,14 @@ class Predictor:
         return cls(model.eval(), label_array(facts["classes"]), tuple(facts["shape"]), *moments)
 
 
-def predict(model: nn.Module, views: Views, batch_size: int = 512, *, shared: bool = False) -> Tensor:
+def predict(
+    model: nn.Module,
+    views: Views,
+    batch_size: int = 512,
+    *,
+    shared: bool = False,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
     """Logits of all examples, un-augmented, in evaluation mode; `shared`: all processes take part in it."""
     was_training = model.training
     model.eval()
@@ -79,6 +86,11 @@ def predict(model: nn.Module, views: Views, batch_size: int = 512, *, shared: bo
     if shared:
         rows = rows[distributed.local_part(len(views))]
     with torch.no_grad():
-        parts = [model(views(index, "plain")) for index in rows.split(batch_size)]
+        first = model(views(rows[:batch_size], "plain"))
+        logits = first.new_empty((len(rows), *first.shape[1:]), dtype=dtype)  # all of them are there only once
+        logits[:batch_size] = first
+        for start in range(batch_size, len(rows), batch_size):
+            part = slice(start, start + batch_size)
+            logits[part] = model(views(rows[part], "plain"))
     model.train(was_training)
-    return distributed.gather(torch.cat(parts)) if shared else torch.cat(parts)
+    return distributed.gather(logits) if shared else logits

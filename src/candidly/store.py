@@ -150,6 +150,20 @@ def lock_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.lock")
 
 
+def is_locked(path: Path) -> bool:
+    """Is a program writing this run? The file of a lock may outlive its process, the lock does not."""
+    import fcntl
+
+    try:
+        with lock_of(path).open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
 def _clear_up(run: Run, error: BaseException) -> None:
     """After a failure: keep what can be gone on with. A training that diverged would diverge again."""
     if isinstance(error, TrainingError):

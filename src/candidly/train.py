@@ -171,7 +171,6 @@ class Trainer:
         self.device = views.data.device
         check_lengths(len(views), sets, truth)
         dense = torch.as_tensor(sets.dense(), device=self.device)
-        self.candidates = Bits(dense)
         self.test = None if test is None else (views.like(test[0]), check_labels(*test, sets.n_classes))
         self.kinds = None if truth is None else truth.kinds
         self.model = laid_out(model.to(self.device), views.shape)
@@ -180,6 +179,8 @@ class Trainer:
         check_width(model, views, sets.n_classes)
         self.rng = torch.Generator()
         self.set_up_method(dense)
+        kept = getattr(method, "candidates", None)
+        self.candidates = kept if isinstance(kept, Bits) else Bits(dense)  # once is enough
         self.step = Step(model, method)
         distributed.share_state(self.step)
         parameters = [p for p in self.step.parameters() if p.requires_grad]
@@ -286,7 +287,7 @@ class Trainer:
         if self.recorded is not None:
             return self.recorded
         with self.meter.counting("inference", len(self.views) // distributed.world()):
-            outputs = predict(self.model, self.views, shared=True)
+            outputs = predict(self.model, self.views, shared=True, dtype=state_dtype(self.candidates.shape))
         if not outputs.isfinite().all():
             raise TrainingError(f"the model's outputs are no longer numbers: {self.advice()}")
         return outputs

@@ -10,7 +10,20 @@ import numpy as np
 
 from candidly.bench import figures
 from candidly.bench.data import Source
-from candidly.bench.grid import ROWS, TAUS, Cell, Job, Row, plan, results, run_jobs, sweep_rows, table_jobs
+from candidly.bench.grid import (
+    ROWS,
+    TAUS,
+    Cell,
+    Job,
+    Row,
+    distinct,
+    plan,
+    require_sets,
+    results,
+    run_jobs,
+    sweep_rows,
+    table_jobs,
+)
 from candidly.bench.scales import SCALES, Scale, load_source
 from candidly.bench.tables import FORMATS, as_markdown, make_table
 from candidly.checks import one_of
@@ -47,25 +60,35 @@ def jobs(
 
 def run(chosen: list[Job], out: Path, data_dir: Path | None, retry: bool, device: str = "auto") -> str:
     """Run them; failures are told at the end."""
+    chosen = distinct(chosen)
     failures = run_jobs(chosen, out, data_dir, retry=retry, device=device)
-    done = sum((out / job.key).exists() for job in chosen)
-    summary = f"{done} of {len(chosen)} runs are done, in {out}."
+    states = [entry["state"] for entry in plan(chosen, out)]
+    summary = f"{states.count('done')} of {len(chosen)} runs are done, in {out}."
+    if busy := states.count("running"):
+        summary += f" {busy} {'is' if busy == 1 else 'are'} being run by another process."
     if failures:
         listing = "".join(f"\n  {name}: {error}" for name, error in failures.items())
         raise TrainingError(f"{summary} {len(failures)} failed (--retry tries them again):{listing}")
     return summary
 
 
-def planned(chosen: list[Job], out: Path) -> str:
-    """The runs, their states, and how long the rest will take."""
-    entries = plan(chosen, out)
+def planned(chosen: list[Job], out: Path, data_dir: Path | None = None) -> str:
+    """The runs, their states, how long the rest will take, and whether the data for it are there."""
+    entries = plan(distinct(chosen), out)
     lines = [f"{entry['key']}  {entry['state']:10}  {_time(entry['seconds']):>9}  {entry['name']}" for entry in entries]
     left = [entry["seconds"] for entry in entries if entry["state"] != "done"]
     if not left:
         return "\n".join([*lines, f"All {len(entries)} runs are done."])
     known = [seconds for seconds in left if seconds is not None]
     guess = f"about {_time(sum(known) / len(known) * len(left))}" if known else "no estimate before a first run is done"
-    return "\n".join([*lines, f"{len(left)} of {len(entries)} runs are left: {guess}."])
+    lines.append(f"{len(left)} of {len(entries)} runs are left: {guess}.")
+    if failed := sum(entry["state"] == "failed" for entry in entries):
+        lines.append(f"{failed} of them failed, and wait for --retry.")
+    try:
+        require_sets([job for job in chosen if not (out / job.key).exists()], data_dir)
+    except InputError as error:
+        lines.append(f"They cannot be run: {error}")
+    return "\n".join(lines)
 
 
 def _time(seconds: float | None) -> str:
@@ -76,11 +99,37 @@ def _time(seconds: float | None) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
+def scale_of(scale: str | None, out: Path, exported: Path | None) -> str:
+    """The scale that is named, or the only one that there are results of."""
+    if scale is not None:
+        return scale
+    there = sorted({found["scale"] for found in _found(out, exported)})
+    if len(there) != 1:
+        told = f"there are results of {', '.join(there)}" if there else f"there are no results in {exported or out}"
+        raise InputError(f"which scale? {told}: name one by --scale (`candidly bench scales` lists them).")
+    return there[0]
+
+
+def _found(out: Path, exported: Path | None) -> list[dict[str, Any]]:
+    return [*(_read(exported) if exported else []), *results(out)]
+
+
+def missing(chosen: list[Job], table: str, out: Path, exported: Path | None) -> str | None:
+    """Words, if runs of a table are not there."""
+    keys = {found["key"] for found in _found(out, exported)}
+    jobs = distinct(chosen)
+    there = sum(job.key in keys for job in jobs)
+    if there == len(jobs):
+        return None
+    return (
+        f"{there} of {len(jobs)} runs are there; `candidly bench run {table} --scale {jobs[0].scale.name}` makes them."
+    )
+
+
 def show(chosen: list[Job], table: str, out: Path, exported: Path | None, style: str, details: bool) -> str:
     """The table as text."""
     render = FORMATS[one_of(style, FORMATS, "format")]
-    found = [*(_read(exported) if exported else []), *results(out)]
-    entries = make_table(chosen, found, table)
+    entries = make_table(chosen, _found(out, exported), table)
     told = {e["row"] for e in entries if e["mean"] is not None or e["paper"] is not None}
     entries = [e for e in entries if e["row"] in told] or entries  # rows with nothing to tell are left out
     return as_markdown(entries, details) if style == "md" else render(entries)
@@ -91,16 +140,26 @@ def figure(
 ) -> str:
     """Draw a figure from the runs that are there; what is missing is told with the command that makes it."""
     one_of(kind, FIGURES, "figure")
-    if file.suffix not in SUFFIXES:
+    if file.suffix.lower() not in SUFFIXES:
         raise InputError(f"{file} ends in {file.suffix!r}: expected one of {', '.join(SUFFIXES)}.")
     chosen = SCALES[one_of(scale, SCALES, "scale")]
     opened = chosen.opens[0] if open_set is None else one_of(open_set, chosen.opens, "open set of this scale")
-    every = [*(_read(exported) if exported else []), *results(out)]
+    if kind == "params" and opened != chosen.opens[0]:
+        raise InputError(f"--open {opened}: at this scale, params are swept with {chosen.opens[0]} alone.")
+    every = _found(out, exported)
     by_key = {found["key"]: found for found in every if "figures" in found or kind not in ("losses", "examples")}
     picture = _draw(kind, chosen, opened, by_key, data_dir)
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(file, lambda temporary: picture.savefig(temporary, format=file.suffix[1:], dpi=200))
+    write_atomically(file, lambda temporary: _save(picture, temporary, file.suffix[1:].lower()))
     return f"{file} drawn."
+
+
+def _save(picture: Any, path: Path, form: str) -> None:
+    """PDF with fonts as journals want them."""
+    import matplotlib
+
+    with matplotlib.rc_context({"pdf.fonttype": 42}):
+        picture.savefig(path, format=form, dpi=200)
 
 
 def _draw(kind: str, scale: Scale, opened: str, by_key: dict[str, Any], data_dir: Path | None) -> Any:

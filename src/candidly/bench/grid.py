@@ -20,7 +20,7 @@ import numpy as np
 from candidly.bench.data import Problem, make_problem, reduced, supervised_problem, true_selection
 from candidly.bench.figures import loss_histograms, typical_examples
 from candidly.bench.oracle import Oracle
-from candidly.bench.scales import Scale, load_source, moments
+from candidly.bench.scales import Scale, load_source, moments, require_data
 from candidly.errors import InputError, RunBusyError
 from candidly.methods import METHODS, Method
 from candidly.methods.base import defaults
@@ -30,7 +30,7 @@ from candidly.metrics import final_score
 from candidly.nets import build_net
 from candidly.progress import bar
 from candidly.selection import Rates
-from candidly.store import lock_of, read_json, versions, write_json, writing
+from candidly.store import is_locked, read_json, versions, write_json, writing
 from candidly.train import Fitted, find_device, fit, make_scheme
 from candidly.views import make_views
 
@@ -193,34 +193,57 @@ def run_jobs(
     jobs: list[Job], out: Path, data_dir: Path | None, *, retry: bool = False, device: str = "auto"
 ) -> dict[str, str]:
     """Run what is not finished yet; returns the errors of failed runs by name. Failed ones wait for `retry`."""
-    failures = {}
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is not a folder: choose another place for the runs.")
     out.mkdir(parents=True, exist_ok=True)
-    with bar(len(jobs), "runs") as advance:
-        for job in jobs:
-            failed = out / f"{job.key}.failed.json"
-            if not (out / job.key).exists() and (retry or not failed.exists()):
-                _attempt(job, out, data_dir, failed, device)
-            if failed.exists() and not (out / job.key).exists():
-                failures[job.name] = read_json(failed)["error"]
+    jobs = distinct(jobs)
+    waiting = [job for job in jobs if _state(job, out) != "done" and (retry or not _failed(job, out).exists())]
+    require_sets(waiting, data_dir)
+    with bar(len(jobs), "runs", done=len(jobs) - len(waiting)) as advance:
+        for job in waiting:
+            advance(job.name, 0)
+            if _state(job, out) != "done":  # by another process, meanwhile
+                _attempt(job, out, data_dir, device)
             advance(job.name)
-    return failures
+    failures = [job for job in jobs if _state(job, out) == "failed"]
+    return {job.name: read_json(_failed(job, out))["error"] for job in failures}
 
 
-def _attempt(job: Job, out: Path, data_dir: Path | None, failed: Path, device: str) -> None:
-    """A failure is written down, so that the others go on; what the user can mend at once stops everything."""
+def distinct(jobs: list[Job]) -> list[Job]:
+    """Each run once: supervised learning serves all cells, and the default all sweeps."""
+    first: dict[str, Job] = {}
+    for job in jobs:
+        first.setdefault(job.key, job)
+    return list(first.values())
+
+
+def require_sets(jobs: list[Job], data_dir: Path | None) -> None:
+    """Before hours of work: an error if a set is missing that one of the runs needs."""
+    for job in {(job.scale.name, job.data.open_set): job for job in jobs}.values():
+        require_data(job.scale, job.data.open_set, data_dir)
+
+
+def _attempt(job: Job, out: Path, data_dir: Path | None, device: str) -> None:
+    """A failure is written down, so that the others go on; data that the user must mend stop everything."""
+    ready = False
     try:
+        problem_of(job, data_dir)
+        ready = True
         run_job(job, out, data_dir, device)
-        failed.unlink(missing_ok=True)
+        _failed(job, out).unlink(missing_ok=True)
     except RunBusyError:
         return  # another process is at it
-    except InputError:
-        if not (out / job.key).exists():  # another process has just finished it
-            raise
     except Exception as error:
+        if isinstance(error, InputError) and not ready:
+            raise
+        if (out / job.key).exists():  # another process has just finished it
+            return
         told = {"name": job.name, "error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
-        write_json(failed, {**told, "config": job.config})
+        write_json(_failed(job, out), {**told, "config": job.config})
+
+
+def _failed(job: Job, out: Path) -> Path:
+    return out / f"{job.key}.failed.json"
 
 
 def run_job(job: Job, out: Path, data_dir: Path | None, device: str = "auto") -> None:
@@ -233,10 +256,10 @@ def run_job(job: Job, out: Path, data_dir: Path | None, device: str = "auto") ->
     model = build_net(scale.net, views.shape, data.candidates.n_classes, seed=job.seed, **scale.net_settings)
     plan = {"scheme": scale.scheme, "seed": job.seed, **job.plan}
     with writing(out / job.key, job.config) as run:
-        fitted = fit(
-            model, views, data.candidates, method, test=data.test, truth=data.truth, run=run, progress=False, **plan
-        )
-        write_json(run.folder / "result.json", result(job, fitted, data))
+        known: dict[str, Any] = {"test": data.test, "truth": data.truth}
+        fitted = fit(model, views, data.candidates, method, **known, run=run, label=job.row.name, **plan)
+        found = result(job, fitted, data) | {"data": run.note["training"]["data"]}
+        write_json(run.folder / "result.json", found)
 
 
 def problem_of(job: Job, data_dir: Path | None) -> Problem:
@@ -317,11 +340,11 @@ def plan(jobs: list[Job], out: Path) -> list[dict[str, Any]]:
 def _state(job: Job, out: Path) -> str:
     if (out / job.key).exists():
         return "done"
-    if lock_of(out / job.key).exists():
+    if is_locked(out / job.key):
         return "running"
-    if (out / f"{job.key}.partial").exists():
-        return "unfinished"
-    return "failed" if (out / f"{job.key}.failed.json").exists() else "to do"
+    if _failed(job, out).exists():
+        return "failed"
+    return "unfinished" if (out / f"{job.key}.partial").exists() else "to do"
 
 
 def _estimate(job: Job, done: list[dict[str, Any]]) -> float | None:

@@ -10,11 +10,15 @@ from typing import Any
 import numpy as np
 
 from candidly.bench.data import Source, digits
-from candidly.data.catalogue import load_set
+from candidly.data.catalogue import load_set, require
+from candidly.errors import InputError
 
 CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-PIXELS = {"lr": 0.05, "weight_decay": 2e-3}  # of convolutional nets: the best for `ooc` in a given time, on validation rows
+PIXELS = {
+    "lr": 0.05,
+    "weight_decay": 2e-3,
+}  # of convolutional nets: the best for `ooc` in a given time, on validation rows
 
 
 @dataclass(frozen=True)
@@ -163,12 +167,19 @@ def load_source(
     X_test, y_test = load_set(known, "test", data_dir)
     pool, _ = load_set(open_set, "train", data_dir)
     rng = np.random.default_rng(seed)
-    train, test = _some(rng, len(X), n_known), _some(rng, len(X_test), n_test)
+    train, test = _some(rng, len(X), n_known, known), _some(rng, len(X_test), n_test, f"{known}'s test part")
     classes = CIFAR_CLASSES if known == "cifar10" else tuple(map(str, range(10)))
     if encoding is not None:
         X, pool = encoding.of(X, versions=True), encoding.of(pool, versions=True)
         X_test = encoding.of(X_test, versions=False)
     return Source(X[train], y[train], pool, X_test[test], y_test[test], classes)
+
+
+def require_data(scale: Scale, opened: str, data_dir: Path | None) -> None:
+    """An error if a set is missing that this scale needs."""
+    if scale.known != "digits":
+        for name, part in ((scale.known, "train"), (scale.known, "test"), (opened, "train")):
+            require(name, part, data_dir)
 
 
 def moments(scale: Scale) -> dict[str, Any]:
@@ -177,5 +188,7 @@ def moments(scale: Scale) -> dict[str, Any]:
     return {"mean": CIFAR_MEAN, "std": CIFAR_STD} if pixels else {}
 
 
-def _some(rng: np.random.Generator, n: int, count: int | None) -> Any:
+def _some(rng: np.random.Generator, n: int, count: int | None, what: str) -> Any:
+    if count is not None and count > n:
+        raise InputError(f"{what} has {n} images; this scale needs {count}. Is the set whole?")
     return slice(None) if count is None else rng.choice(n, count, replace=False)

@@ -50,6 +50,10 @@ def _entry(group: list[Job], done: list[dict[str, Any]], numbers: dict[tuple[Any
     return {
         "row": job.row.name,
         "cell": cell.name,
+        "open": cell.open_set,
+        "q": cell.q,
+        "tau1": cell.tau1,
+        "tau2": cell.tau2,
         "reference": job.row.reference is not None,
         "mean": float(np.mean(scores)) if scores else None,
         "spread": float(np.std(scores, ddof=1)) if len(scores) > 1 else None,
@@ -102,17 +106,38 @@ def as_latex(entries: list[dict[str, Any]]) -> str:
     rows, cells = _names(entries)
     head = " & ".join(["", *(c.replace("_", r"\_") for c in cells)]) + r" \\ \midrule"
     body = [" & ".join([r, *(_text(_find(entries, r, c), r"\textbf{{{}}}", r" $\pm$ ") for c in cells)]) for r in rows]
-    lines = [rf"\begin{{tabular}}{{l{'c' * len(cells)}}} \toprule", head, *(f"{b} \\\\" for b in body)]
+    lines = [
+        "% \\usepackage{booktabs}",
+        rf"\begin{{tabular}}{{l{'c' * len(cells)}}} \toprule",
+        head,
+        *(f"{b} \\\\" for b in body),
+    ]
     return "\n".join([*lines, r"\bottomrule \end{tabular}"])
 
 
 def as_csv(entries: list[dict[str, Any]]) -> str:
     text = io.StringIO()
-    columns = ["row", "cell", "mean", "spread", "n", "wanted", "paper", "difference", "epoch_seconds"]
-    writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
+    columns = [
+        "row",
+        "cell",
+        "open",
+        "q",
+        "tau1",
+        "tau2",
+        "mean",
+        "spread",
+        "n",
+        "wanted",
+        "best",
+        "paper",
+        "difference",
+    ]
+    precisions = [f"precision_{kind}" for kind in KINDS]
+    writer = csv.DictWriter(text, [*columns, *precisions, "epoch_seconds"], extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     for entry in entries:
-        writer.writerow({**entry, "difference": _difference(entry)})
+        values = {**entry, **dict(zip(precisions, entry["precision"], strict=True)), "difference": _difference(entry)}
+        writer.writerow({k: round(v, 4) if isinstance(v, float) else v for k, v in values.items()})
     return text.getvalue().rstrip("\n")
 
 
@@ -128,8 +153,9 @@ def _find(entries: list[dict[str, Any]], row: str, cell: str) -> dict[str, Any]:
 
 
 def _difference(entry: dict[str, Any]) -> float | None:
+    """Of the numbers as they are printed."""
     known = entry["mean"] is not None and entry["paper"] is not None
-    return entry["mean"] - entry["paper"] if known else None
+    return round(round(entry["mean"], 1) - round(entry["paper"], 1), 1) if known else None
 
 
 def _text(entry: dict[str, Any], bold: str, plus_minus: str = " ± ") -> str:

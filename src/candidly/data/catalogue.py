@@ -161,13 +161,18 @@ SETS = {
 
 def load_set(name: str, part: str, data_dir: str | Path | None = None) -> tuple[np.ndarray, np.ndarray]:
     """(images, labels) of the part "train" or "test" of a set, found under `data_dir` or the folder CANDIDLY_DATA."""
+    return find_set(name).read(require(name, part, data_dir), part)
+
+
+def require(name: str, part: str, data_dir: str | Path | None = None) -> Path:
+    """The folder of a part of a set; an error that says how to get it, if it is not there."""
     chosen, root = find_set(name), data_folder(data_dir)
     if part not in chosen.parts:
         raise InputError(f"{name}, part={part!r}: expected {' or '.join(map(repr, chosen.parts))}.")
     folder = locate(chosen, part, root)
     if folder is None:
         raise InputError(_missing(name, part, root))
-    return chosen.read(folder, part)
+    return folder
 
 
 def find_set(name: str) -> ImageSet:

@@ -87,6 +87,9 @@ def _cifar(folder: str | Path, names: tuple[str, ...], classes: tuple[int, ...])
         kinds = [_labels(path, records[:, i], len(records), range(count)) for i, count in enumerate(classes)]
         images.append(_from_planes(records[:, len(classes) :]))
         labels.append(kinds[-1])
+        if len(records) != len(labels[0]):
+            told = f"{len(records)} images, and {names[0]} has {len(labels[0])}"
+            raise InputError(f"{path} has {told}: one of them is cut short. Fetch them again.")
     return np.concatenate(images), np.concatenate(labels)
 
 
