@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from candidly.bench.data import Problem, Source, make_problem, reduced, supervised_problem
-from candidly.bench.grid import ROWS, Cell, Job, method_of
+from candidly.bench.grid import ROWS, Cell, Job, Row, method_of
 from candidly.bench.scales import SCALES, Scale, load_source, moments
 from candidly.metrics import final_score
 from candidly.nets import build_net
@@ -86,7 +86,15 @@ def changed(scale: Scale, options: argparse.Namespace) -> Scale:
     warmup = scale.warmup if options.warmup is None else (options.warmup, options.warmup)
     settings = {**scale.net_settings, **widths}
     told = {"changes": {**scale.changes, **changes}, "lr": {} if "lr" in changes else scale.lr}
-    return dataclasses.replace(scale, net_settings=settings, warmup=warmup, **told)
+    known = scale.n_known if options.known is None else options.known
+    return dataclasses.replace(scale, net_settings=settings, warmup=warmup, n_known=known, **told)
+
+
+def with_settings(row: Row, given: list[str]) -> Row:
+    """A row of `ooc` with other settings."""
+    if row.method != "ooc" or not given:
+        return row
+    return dataclasses.replace(row, settings={k: json.loads(v) for k, v in (text.split("=") for text in given)})
 
 
 def main() -> None:
@@ -97,6 +105,8 @@ def main() -> None:
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="settings of the scheme")
     parser.add_argument("--widths", nargs=3, type=int, help="of the convolutional net")
     parser.add_argument("--warmup", type=float, help="of ooc, as a share of the training")
+    parser.add_argument("--ooc", nargs="*", default=[], metavar="NAME=VALUE", help="settings of ooc, as JSON")
+    parser.add_argument("--known", type=int, help="training examples of known classes")
     parser.add_argument("--minutes", nargs="+", type=float, default=[None])
     parser.add_argument("--seed", type=int, default=100)
     parser.add_argument("--data-dir", type=Path)
@@ -105,12 +115,13 @@ def main() -> None:
     scale = changed(SCALES[options.scale], options)
     cell = Cell(options.cell[0], *map(float, options.cell[1:]))
     problem = validation_problem(scale, cell, options.seed, options.data_dir)
-    rows = [row for row in ROWS if row.name in options.methods]
+    rows = [with_settings(row, options.ooc) for row in ROWS if row.name in options.methods]
     for minutes in options.minutes:
         for row in rows:
             about = {"scale": scale.name, "cell": cell.name, "row": row.name, "seed": options.seed, "minutes": minutes}
             job = Job(scale, cell, row, options.seed)
             settings = {"changes": job.plan, "net": scale.net_settings, "warmup": scale.ooc_settings(cell.q)}
+            settings |= {"known": scale.n_known, "ooc": row.settings}
             line = {**about, **settings, **train(job, problem, minutes)}
             print(json.dumps(line), flush=True)
             if options.out is not None:
