@@ -16,7 +16,7 @@ from candidly.data.dataset import Answers
 from candidly.evidence import Outputs
 from candidly.findings import POINTS, gather
 from candidly.report.build import UNTOLD, render, without_rows
-from candidly.report.charts import charts
+from candidly.report.charts import _counts, charts
 from candidly.report.previews import previews
 
 CHROMIUM = Path("/usr/bin/chromium")
@@ -210,3 +210,8 @@ def test_in_a_browser(page, tmp_path):
         assert tab.title() == f"Audit of {EVIL}.csv"
         browser.close()
     assert told == []
+
+
+def test_an_axis_of_many_counts_names_none_of_them():
+    assert _counts(3).to_dict() == {"format": ",d", "values": [0, 1, 2, 3]}
+    assert _counts(10_000_000).to_dict() == {"format": ",d"}

@@ -103,8 +103,8 @@ def _counts(most: float) -> alt.Axis:
     """An axis of whole numbers: few are named one by one, since ticks of their own would lie between them."""
     import altair as alt
 
-    few = alt.Axis(format=",d", values=list(range(math.ceil(most) + 1)))
-    return few if most <= TICKS else alt.Axis(format=",d")
+    named: dict[str, Any] = {"values": list(range(math.ceil(most) + 1))} if most <= TICKS else {}
+    return alt.Axis(format=",d", **named)
 
 
 def _losses(points: list[dict[str, Any]]) -> dict[str, Any]:
