@@ -134,6 +134,15 @@ def test_features_are_cached_by_content(tmp_path, random_encoder):
     assert len(list(tmp_path.iterdir())) == 3  # and no temporary file
 
 
+def test_a_damaged_file_of_the_cache_is_made_again(tmp_path, random_encoder):
+    first = encode(IMAGES, resolution=32, cache=tmp_path)
+    (path,) = tmp_path.iterdir()
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-40])
+    np.testing.assert_array_equal(encode(IMAGES, resolution=32, cache=tmp_path), first)
+    assert path.read_bytes() == whole
+
+
 def test_grey_images(tmp_path, random_encoder, monkeypatch):
     monkeypatch.setenv("CANDIDLY_CACHE", str(tmp_path / "a"))
     grey = IMAGES[..., 0]

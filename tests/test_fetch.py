@@ -143,9 +143,17 @@ def test_a_cut_connection_is_taken_up_again(cifar, tmp_path):
     assert leftovers(tmp_path) == INSTALLED
 
 
+def test_as_many_cuts_as_there_are_if_each_connection_brings_something(cifar, tmp_path):
+    cifar.cuts = [100] * 12
+    fetch_set("cifar100", tmp_path, cifar.url)
+    assert [wanted for _, wanted in cifar.seen] == [None, *(f"bytes={100 * k}-" for k in range(1, 13))]
+    assert leftovers(tmp_path) == INSTALLED
+
+
 def test_the_next_command_goes_on_with_the_part(cifar, tmp_path):
-    cifar.cuts = [300] * 5
-    with pytest.raises(InputError, match=r"cut 5 times; the 0\.0 MB that came are kept, and the same command goes on"):
+    cifar.cuts = [1500] + [0] * 5
+    told = r"5 connections in a row brought nothing; the 0\.0 MB that came are kept, and the same command goes on"
+    with pytest.raises(InputError, match=told):
         fetch_set("cifar100", tmp_path, cifar.url)
     assert leftovers(tmp_path) == [f".fetch-cifar100/{ARCHIVE}.part"]
     cifar.seen.clear()

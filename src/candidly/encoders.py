@@ -64,7 +64,8 @@ def encode(
     folder = Path(cache or os.environ.get("CANDIDLY_CACHE") or "~/.cache/candidly").expanduser()
     drawn = "" if view == "plain" else f"-{view}{whole(seed, 'seed')}"
     path = folder / f"{encoder}-{whole(resolution, 'resolution', 32)}{drawn}-{fingerprint(images)[:24]}.npy"
-    if not path.exists():
+    found = _load(path)
+    if found is None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -72,7 +73,8 @@ def encode(
             raise InputError(told) from error
         features = _encode(load_lite0(), images, resolution, view, seed, progress)
         write_atomically(path, lambda temporary: _save(temporary, features))
-    return _load(path)
+        found = features.astype(np.float32)
+    return found
 
 
 def encode_versions(images: np.ndarray, encoder: str = "lite0", *, copies: int = 2, **options: Any) -> np.ndarray:
@@ -216,11 +218,12 @@ def _checked(images: Any) -> np.ndarray:
     return np.repeat(array, 3, axis=-1) if array.shape[-1] == 1 else np.ascontiguousarray(array)
 
 
-def _load(path: Path) -> np.ndarray:
+def _load(path: Path) -> np.ndarray | None:
+    """None if it is not there, or damaged: it is made again then."""
     try:
         return np.load(path, allow_pickle=False).astype(np.float32)
-    except (ValueError, OSError, EOFError) as error:
-        raise InputError(f"{path} is damaged ({error}): remove it.") from error
+    except (ValueError, OSError, EOFError):
+        return None
 
 
 def _save(path: Path, features: np.ndarray) -> None:

@@ -22,7 +22,7 @@ from urllib.request import Request, urlopen
 from candidly.data.catalogue import Download, ImageSet, data_folder, find_set, how_to_get, load_set, locate
 from candidly.errors import InputError, Interrupted
 
-ATTEMPTS = 5  # connections for one file in one command
+ATTEMPTS = 5  # connections in a row that bring nothing
 PAUSE = 1.0  # seconds before another connection
 TIMEOUT = 30.0  # seconds of silence that count as a cut
 CHUNK = 1 << 14
@@ -128,14 +128,17 @@ class Resuming:
     def __call__(self, url: str, output_file: str, pooch: object) -> None:
         try:
             with _byte_bar(self.part.stem) as show:
-                for attempt in range(ATTEMPTS):
-                    time.sleep(PAUSE if attempt else 0)
+                in_vain = 0
+                while in_vain < ATTEMPTS:
+                    before = self._size()
                     if self._go_on(url, show):
                         self.part.replace(output_file)
                         return
+                    in_vain = 0 if self._size() > before else in_vain + 1
+                    time.sleep(PAUSE)
         except KeyboardInterrupt:
             raise Interrupted(f"stopped; {self._kept()}") from None
-        raise InputError(f"{url}: the connection was cut {ATTEMPTS} times; {self._kept()}")
+        raise InputError(f"{url}: {ATTEMPTS} connections in a row brought nothing; {self._kept()}")
 
     def _go_on(self, url: str, show: Callable[[int, int | None], None]) -> bool:
         """One connection; True when the file is whole."""
