@@ -57,6 +57,7 @@ def select(margin, openness, n_closed, n_open, overlap):
 
 AUTHORS = {  # "the released program's behaviour without its bugs"
     "warmup": 8,
+    "ramp": 0,
     "window": 5,
     "eta": 0.9,
     "recursive": False,
@@ -146,7 +147,9 @@ def out_of_candidate(cand, plain, script, batches, uniforms, counts, **settings)
             ]
             average = output if s["recursive"] else average
         scores = [score(output[i], cand[i], s["losses"], s["openness"]) for i in range(n)]
-        selection = s["told"] or select(*zip(*scores, strict=True), *counts, s["overlap"])
+        grown = min(1, (epoch - s["warmup"] + 1) / (s["ramp"] + 1)) if epoch >= s["warmup"] else 1
+        wanted = [int(grown * count + 0.5) for count in counts]
+        selection = s["told"] or select(*zip(*scores, strict=True), *wanted, s["overlap"])
         losses, targets = [], {}
         for rows in batches[epoch]:
             losses.append([])

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from candidly.bench.grid import Job
+from candidly.bench.grid import ROWS, Job
 from candidly.corruption import KINDS
 
 PAPER = Path(__file__).parent / "paper"
+OURS = tuple(row.name for row in ROWS if row.method == "ooc" and row.reference is None)
 
 
 def paper_numbers(table: str) -> dict[tuple[Any, ...], float]:
@@ -25,7 +26,7 @@ def paper_numbers(table: str) -> dict[tuple[Any, ...], float]:
         for line in csv.DictReader(file):
             name = line["method"] if table == "table1" else line["variant"]
             cell = (line["open"], *(float(line[key]) for key in ("q", "tau1", "tau2")))
-            for row in ("ooc", "ooc, paper", "ooc, robust") if name == "OOC" else (name,):
+            for row in OURS if name == "OOC" else (name,):
                 numbers[(*cell, row)] = float(line["mean"])
     return numbers
 
