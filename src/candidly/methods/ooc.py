@@ -33,9 +33,10 @@ class OOC(PRODEN):
     `rates`: shares of closed and open examples among all, or "auto": estimated at the end of the warm-up and after as
     many epochs again, from what two more nets, each of which trains on one half of the rows until then, say of the
     other half. `warmup`: epochs, or a share of the training if below 1 (the paper's 30 of 300 is 0.1); as long as the
-    training, it is PRODEN. `ramp`: epochs, or a share of the training, after the warm-up, over which the selected shares
-    grow from none to the rates. `window`, `momentum`, `recursive`: the ensemble. `losses`, `openness`, `overlap`:
-    the selection. `temperature`, `random_from`: the targets. `alpha`, `beta`: weights of closed and open examples.
+    training, it is PRODEN. `ramp`: epochs, or a share of the training, after the warm-up, over which the selected
+    shares grow from none to the rates. `window`, `momentum`, `recursive`: the ensemble. `losses`, `openness`,
+    `overlap`: the selection. `temperature`, `random_from`: the targets. `alpha`, `beta`: weights of closed and open
+    examples.
     `disambiguation`, `reverse`, `randomise` switch LD, RLD and RCG off for the ablations.
     """
 
