@@ -24,7 +24,7 @@ RATES = Rates(CLOSED / N, OPEN / N)
 PRESETS = {  # the words of docs/method.md, to be compared with those of the source
     "paper": {"recursive": True, "overlap": False, "T": 1.0, "random_from": "candidates"},
     "robust": {"overlap": False, "openness": "confidence"},
-    "gradual": {"overlap": False, "openness": "confidence", "ramp": 40, "eta": 0.5, "recursive": True},
+    "gradual": {"overlap": False, "openness": "confidence", "ramp": 50, "eta": 0.5, "recursive": True},
 }
 ABLATIONS = {
     "w/o LD": {"LD": False},
@@ -39,7 +39,7 @@ OTHERS = [  # settings of OOC, and the same in the words of the naive version
     ({"momentum": 1.0}, {"eta": 1.0}),
     ({"momentum": 0.5, "recursive": True}, {"eta": 0.5, "recursive": True}),
     ({"window": 20}, {"window": 20}),
-    ({"ramp": 3, "warmup": 4}, {"ramp": 3, "warmup": 4}),
+    ({"ramp": 0.04, "warmup": 4}, {"ramp": 3, "warmup": 4}),
     ({"warmup": 1, "window": 1}, {"warmup": 1, "window": 1}),
     ({"losses": "entropy", "overlap": False}, {"losses": naive.entropy, "overlap": False}),
     ({"openness": "energy"}, {"openness": "energy"}),

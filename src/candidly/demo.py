@@ -13,7 +13,7 @@ from candidly.bench.figures import loss_histograms, losses_figure, precision_fig
 from candidly.checks import one_of
 from candidly.corruption import KINDS
 from candidly.methods import Method
-from candidly.methods.ooc import OOC, in_epochs
+from candidly.methods.ooc import OOC, warmup_epochs
 from candidly.methods.settings import make_method, parse_settings
 from candidly.metrics import final_score
 from candidly.nets import build_net
@@ -34,7 +34,7 @@ def run_demo(
     chosen = {name: method.settings for name, method in methods.items()}
     with writing(out, {**config, "methods": chosen}, replace=True) as run:
         rows = [train_one(run, name, method, problem, config) for name, method in methods.items()]
-        draw(run, problem, in_epochs(methods["ooc"].settings["warmup"], epochs))
+        draw(run, problem, warmup_epochs(methods["ooc"].settings["warmup"], epochs))
         took = round(time.perf_counter() - began, 1)
         results = {"out": str(out), "data": problem.truth.manifest, "methods": rows, "seconds": took}
         write_json(run.folder / "results.json", results)

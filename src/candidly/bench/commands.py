@@ -29,7 +29,7 @@ from candidly.bench.tables import FORMATS, as_markdown, make_table
 from candidly.checks import one_of
 from candidly.corruption import KINDS
 from candidly.errors import InputError, TrainingError
-from candidly.methods.ooc import in_epochs
+from candidly.methods.ooc import warmup_epochs
 from candidly.store import write_atomically
 from candidly.train import make_scheme
 
@@ -170,7 +170,7 @@ def _draw(kind: str, scale: Scale, opened: str, by_key: dict[str, Any], data_dir
         found = _wanted(scale, Cell(opened, 0.1, *TAUS[1]), ["ooc", "ooc, paper", "ooc, robust"], by_key)
         epochs = make_scheme(scale.scheme, **scale.changes).epochs
         curves = {name: result["curves"] for name, result in found.items()}
-        return figures.precision_figure(curves, in_epochs(scale.ooc_settings(0.1)["warmup"], epochs))
+        return figures.precision_figure(curves, warmup_epochs(scale.ooc_settings(0.1)["warmup"], epochs))
     if kind == "params":
         return figures.params_figure(_sweeps(scale, by_key))
     (found,) = _wanted(scale, Cell(opened, 0.1, *TAUS[0]), ["ooc, robust"], by_key).values()

@@ -24,7 +24,7 @@ from candidly.bench.scales import Scale, load_source, moments, require_data
 from candidly.errors import InputError, RunBusyError
 from candidly.methods import METHODS, Method
 from candidly.methods.base import defaults
-from candidly.methods.ooc import OOC, in_epochs
+from candidly.methods.ooc import OOC, warmup_epochs
 from candidly.methods.settings import make_method
 from candidly.metrics import final_score
 from candidly.nets import build_net
@@ -72,7 +72,7 @@ SWEEPS: dict[str, tuple[float, ...]] = {  # of the paper's figure; phi as a shar
 def sweep_rows(scale: Scale) -> dict[str, list[tuple[float, Row]]]:
     """For each letter of the paper's figure: (value, row) in ascending order; the default is among the values."""
     epochs = make_scheme(scale.scheme, **scale.changes).epochs
-    warmup = in_epochs(scale.ooc_settings(0.1)["warmup"], epochs)
+    warmup = warmup_epochs(scale.ooc_settings(0.1)["warmup"], epochs)
     windows = {scale.window[0], *(max(1, round(share * warmup)) for share in SWEEPS["phi"])}
     settings: dict[str, list[tuple[float, dict[str, Any]]]] = {
         "alpha": [(v, {"alpha": v}) for v in SWEEPS["alpha"]],

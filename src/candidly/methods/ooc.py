@@ -33,17 +33,16 @@ class OOC(PRODEN):
     `rates`: shares of closed and open examples among all, or "auto": estimated at the end of the warm-up and after as
     many epochs again, from what two more nets, each of which trains on one half of the rows until then, say of the
     other half. `warmup`: epochs, or a share of the training if below 1 (the paper's 30 of 300 is 0.1); as long as the
-    training, it is PRODEN. `ramp`: epochs, or a share of the training, after the warm-up, over which the selected
-    shares grow from none to the rates. `window`, `momentum`, `recursive`: the ensemble. `losses`, `openness`,
-    `overlap`: the selection. `temperature`, `random_from`: the targets. `alpha`, `beta`: weights of closed and open
-    examples.
+    training, it is PRODEN. `ramp`: share of the epochs after the warm-up over which the selected shares grow from none
+    to the rates. `window`, `momentum`, `recursive`: the ensemble. `losses`, `openness`, `overlap`: the selection.
+    `temperature`, `random_from`: the targets. `alpha`, `beta`: weights of closed and open examples.
     `disambiguation`, `reverse`, `randomise` switch LD, RLD and RCG off for the ablations.
     """
 
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {"recursive": True, "overlap": False, "temperature": 1.0, "random_from": "candidates"},
         "robust": {"overlap": False, "openness": "confidence"},
-        "gradual": {"overlap": False, "openness": "confidence", "ramp": 0.5, "momentum": 0.5, "recursive": True},
+        "gradual": {"overlap": False, "openness": "confidence", "ramp": 0.7, "momentum": 0.5, "recursive": True},
     }
     ABLATIONS: ClassVar[dict[str, dict[str, Any]]] = {  # Table 2
         "w/o LD": {"disambiguation": False},
@@ -83,7 +82,7 @@ class OOC(PRODEN):
         super().__init__()
         if not isinstance(rates, Rates) and rates != "auto":
             raise InputError(f"rates={rates!r}: expected 'auto', or Rates(closed, open) such as Rates(0.1, 0.2).")
-        self.given, self.warmup, self.ramp = rates, number(warmup, "warmup", 0), number(ramp, "ramp", 0)
+        self.given, self.warmup, self.ramp = rates, number(warmup, "warmup", 0), number(ramp, "ramp", 0, 1)
         self.ensemble = MovingEnsemble(window, momentum, recursive)
         self.losses, self.openness = one_of(losses, LOSSES, "losses"), one_of(openness, OPEN_SCORES, "openness")
         self.overlap, self.temperature = overlap, number(temperature, "temperature", 1e-3)
@@ -94,7 +93,8 @@ class OOC(PRODEN):
     def setup(self, model: nn.Module, candidates: Tensor, rng: torch.Generator) -> None:
         super().setup(model, candidates, rng)
         self.candidates = Bits(candidates)
-        self.warmup_epochs, self.ramp_epochs = (in_epochs(length, self.epochs) for length in (self.warmup, self.ramp))
+        self.warmup_epochs = warmup_epochs(self.warmup, self.epochs)
+        self.ramp_epochs = int(self.ramp * max(0, self.epochs - self.warmup_epochs) + 0.5)
         dtype = state_dtype(candidates.shape)
         self.register_buffer("average", torch.zeros(candidates.shape, dtype=dtype, device=candidates.device))
         self.register_buffer("groups", torch.zeros(3, len(candidates), dtype=torch.bool, device=candidates.device))
@@ -188,6 +188,6 @@ class OOC(PRODEN):
         return random_targets(batch.uniform(allowed.shape[1]), allowed)
 
 
-def in_epochs(length: float, epochs: int) -> int:
-    """A number below 1 is a share of the training."""
-    return int(length * epochs + 0.5) if length < 1 else int(length)
+def warmup_epochs(warmup: float, epochs: int) -> int:
+    """Length of the warm-up in epochs: a number below 1 is a share of the training."""
+    return int(warmup * epochs + 0.5) if warmup < 1 else int(warmup)
