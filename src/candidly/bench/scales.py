@@ -119,10 +119,11 @@ SCALES = {
             ("svhn", "cifar100", "imagenet32"),
             "fastconv",
             "fast",
-            {"epochs": 20, **PIXELS},
+            {"epochs": 20, "batch_size": 64, **PIXELS},
             {"widths": [24, 48, 96]},
             n_known=3_000,
             n_test=2_000,
+            warmup=(0.5, 0.5),
             seeds=3,
         ),
         Scale(
