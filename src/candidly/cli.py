@@ -514,7 +514,7 @@ def bench_export(
 
 @bench_app.command("scales", epilog=_examples("candidly bench scales"))
 def bench_scales() -> None:
-    """List the scales."""
+    """List the scales; times of one core, two runs at once on two cores."""
     from candidly.bench.scales import SCALES
 
     typer.echo("\n".join(f"{scale.name:10} {scale.about}" for scale in SCALES.values()))
