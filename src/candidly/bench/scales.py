@@ -84,7 +84,7 @@ SCALES = {
         ),
         Scale(
             "features",
-            "all images of CIFAR-10 as frozen ImageNet features (no Tiny-ImageNet: it overlaps), an MLP: a minute a run",
+            "all images of CIFAR-10 as frozen ImageNet features (no Tiny-ImageNet: they overlap), MLP: a minute a run",
             "cifar10",
             ("svhn", "cifar100"),
             "mlp",
