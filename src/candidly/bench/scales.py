@@ -94,7 +94,7 @@ SCALES = {
             warmup=(0.4, 0.6),
             encoding=Encoding(),
             lr={  # the best of 0.01, 0.05 and 0.2; PiCO, which takes ten times as long, has PRODEN's
-                "cc": {0.1: 0.01, 0.3: 0.01, 0.5: 0.05},
+                "cc": {0.0: 0.05, 0.1: 0.01, 0.3: 0.01, 0.5: 0.05},  # 0.0: supervised
                 "proden": {0.1: 0.01, 0.3: 0.05},
                 "lws": {0.1: 0.05, 0.3: 0.05},
                 "cavl": {0.1: 0.01},
