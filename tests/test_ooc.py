@@ -24,7 +24,7 @@ RATES = Rates(CLOSED / N, OPEN / N)
 PRESETS = {  # the words of docs/method.md, to be compared with those of the source
     "paper": {"recursive": True, "overlap": False, "T": 1.0, "random_from": "candidates"},
     "robust": {"overlap": False, "openness": "confidence"},
-    "gradual": {"overlap": False, "openness": "confidence", "ramp": 50, "eta": 0.5, "recursive": True},
+    "gradual": {"overlap": False, "openness": "confidence", "ramp": 50, "eta": 0.5, "recursive": True, "T": 1.0},
 }
 ABLATIONS = {
     "w/o LD": {"LD": False},

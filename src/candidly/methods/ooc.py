@@ -42,7 +42,14 @@ class OOC(PRODEN):
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {"recursive": True, "overlap": False, "temperature": 1.0, "random_from": "candidates"},
         "robust": {"overlap": False, "openness": "confidence"},
-        "gradual": {"overlap": False, "openness": "confidence", "ramp": 0.7, "momentum": 0.5, "recursive": True},
+        "gradual": {
+            "overlap": False,
+            "openness": "confidence",
+            "ramp": 0.7,
+            "momentum": 0.5,
+            "recursive": True,
+            "temperature": 1.0,
+        },
     }
     ABLATIONS: ClassVar[dict[str, dict[str, Any]]] = {  # Table 2
         "w/o LD": {"disambiguation": False},
