@@ -92,9 +92,13 @@ def as_markdown(entries: list[dict[str, Any]], details: bool = False) -> str:
         found = [_find(entries, row, cell) for cell in cells]
         texts = [_text(entry, "**{}**") + (_precision(entry) if details else "") for entry in found]
         times = [entry["epoch_seconds"] for entry in found if entry["epoch_seconds"] is not None]
-        extra = [f"{np.median(times):.2g}" if times else ""] if details else []
+        extra = [_seconds(float(np.median(times))) if times else ""] if details else []
         lines.append("| " + " | ".join([row, *texts, *extra]) + " |")
     return "\n".join(lines)
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.0f}" if seconds >= 10 else f"{seconds:.2g}"
 
 
 def _precision(entry: dict[str, Any]) -> str:
