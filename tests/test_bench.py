@@ -159,15 +159,15 @@ def test_tables_by_hand():
     ]
     assert (
         tables.as_csv(entries).splitlines()[2]
-        == 'PRODEN,"svhn q=0.1 tau=0.2,0.4",svhn,0.1,0.2,0.4,81.0,1.4142,2,2,False,83.28,-2.3,,,,1.0'
+        == 'PRODEN,"svhn q=0.1 tau=0.2,0.4",svhn,0.1,0.2,0.4,81.0,1.4142,2,2,False,83.28,0.14,-2.3,,,,1.0'
     )
     assert r"\textbf{90.5 $\pm$ 0.7}" in tables.as_latex(entries)
     assert tables.as_markdown(entries, details=True).splitlines()[4].endswith("| 1 |")  # three seconds, three epochs
 
 
 def test_the_papers_numbers_stand_beside_comparable_cells_only():
-    assert tables.paper_numbers("table1")[("imagenet32", 0.5, 0.3, 0.6, "ooc")] == 64.98
-    assert tables.paper_numbers("table2")[("svhn", 0.1, 0.2, 0.4, "w/o RLD")] == 83.46
+    assert tables.paper_numbers("table1")[("imagenet32", 0.5, 0.3, 0.6, "ooc")] == (64.98, 0.18)
+    assert tables.paper_numbers("table2")[("svhn", 0.1, 0.2, 0.4, "w/o RLD")] == (83.46, 0.11)
     assert all(e["paper"] is None for e in tables.make_table(jobs(), [], "table1"))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -121,9 +122,8 @@ def missing(chosen: list[Job], table: str, out: Path, exported: Path | None) -> 
     there = sum(job.key in keys for job in jobs)
     if there == len(jobs):
         return None
-    return (
-        f"{there} of {len(jobs)} runs are there; `candidly bench run {table} --scale {jobs[0].scale.name}` makes them."
-    )
+    command = f"candidly bench run {table} --scale {jobs[0].scale.name}"
+    return f"{there} of {len(jobs)} runs are there; `{command}`, with the options given here, makes them."
 
 
 def show(chosen: list[Job], table: str, out: Path, exported: Path | None, style: str, details: bool) -> str:
@@ -148,7 +148,7 @@ def figure(
         raise InputError(f"--open {opened}: at this scale, params are swept with {chosen.opens[0]} alone.")
     every = _found(out, exported)
     by_key = {found["key"]: found for found in every if "figures" in found or kind not in ("losses", "examples")}
-    picture = _draw(kind, chosen, opened, by_key, data_dir)
+    picture = _draw(kind, chosen, opened, by_key, data_dir, out)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, lambda temporary: _save(picture, temporary, file.suffix[1:].lower()))
     return f"{file} drawn."
@@ -162,36 +162,39 @@ def _save(picture: Any, path: Path, form: str) -> None:
         picture.savefig(path, format=form, dpi=200)
 
 
-def _draw(kind: str, scale: Scale, opened: str, by_key: dict[str, Any], data_dir: Path | None) -> Any:
+def _draw(kind: str, scale: Scale, opened: str, by_key: dict[str, Any], data_dir: Path | None, out: Path) -> Any:
     if kind == "losses":
-        (found,) = _wanted(scale, Cell(opened, 0.3, *TAUS[0]), ["ooc"], by_key).values()
+        (found,) = _wanted(scale, Cell(opened, 0.3, *TAUS[0]), ["ooc"], by_key, out).values()
         return figures.losses_figure(found["figures"]["losses"])
     if kind == "precision":
-        found = _wanted(scale, Cell(opened, 0.1, *TAUS[1]), ["ooc", "ooc, paper", "ooc, robust"], by_key)
+        found = _wanted(scale, Cell(opened, 0.1, *TAUS[1]), ["ooc", "ooc, paper", "ooc, robust"], by_key, out)
         epochs = make_scheme(scale.scheme, **scale.changes).epochs
         curves = {name: result["curves"] for name, result in found.items()}
         return figures.precision_figure(curves, warmup_epochs(scale.ooc_settings(0.1)["warmup"], epochs))
     if kind == "params":
-        return figures.params_figure(_sweeps(scale, by_key))
-    (found,) = _wanted(scale, Cell(opened, 0.1, *TAUS[0]), ["ooc, robust"], by_key).values()
+        return figures.params_figure(_sweeps(scale, by_key, out))
+    (found,) = _wanted(scale, Cell(opened, 0.1, *TAUS[0]), ["ooc, robust"], by_key, out).values()
     examples = found["figures"]["examples"]
     source = load_source(scale.known, scale.n_known, scale.n_test, opened, 0, data_dir)
     images = [_picture(source, example["source"]) for example in examples]
     return figures.examples_figure(examples, images, source.classes)
 
 
-def _wanted(scale: Scale, cell: Cell, rows: list[str], by_key: dict[str, Any]) -> dict[str, Any]:
+def _wanted(scale: Scale, cell: Cell, rows: list[str], by_key: dict[str, Any], out: Path) -> dict[str, Any]:
     """The results of some rows of a cell, seed 0, by their name."""
     named = [Job(scale, cell, row, 0) for row in ROWS if row.name in rows]
     missing = [job.row.name for job in named if job.key not in by_key]
     if missing:
         options = " ".join(f'--methods "{name}"' for name in missing)
-        command = f'candidly bench run table1 --scale {scale.name} --cells "{cell.name}" {options} --seeds 1'
-        raise InputError(f"this figure needs runs that are not there: {command}")
+        raise _needs(f'table1 --scale {scale.name} --cells "{cell.name}" {options} --seeds 1', out)
     return {job.row.name: by_key[job.key] for job in named}
 
 
-def _sweeps(scale: Scale, by_key: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+def _needs(runs: str, out: Path) -> InputError:
+    return InputError(f"this figure needs runs that are not there: candidly bench run {runs} --out {quote(str(out))}")
+
+
+def _sweeps(scale: Scale, by_key: dict[str, Any], out: Path) -> dict[str, list[dict[str, Any]]]:
     cell = Cell(scale.opens[0], 0.1, *TAUS[0])
     default = Job(scale, cell, Row("ooc", "ooc"), 0).key
     sweeps: dict[str, list[dict[str, Any]]] = {}
@@ -199,9 +202,7 @@ def _sweeps(scale: Scale, by_key: dict[str, Any]) -> dict[str, list[dict[str, An
         for value, row in entries:
             found = by_key.get(key := Job(scale, cell, row, 0).key)
             if found is None:
-                raise InputError(
-                    f"this figure needs runs that are not there: candidly bench run params --scale {scale.name}"
-                )
+                raise _needs(f"params --scale {scale.name}", out)
             precision = {kind: found["curves"][f"precision_{kind}"][-1] for kind in KINDS}
             point = {"value": value, "score": found["score"], "precision": precision, "default": key == default}
             sweeps.setdefault(letter, []).append(point)

@@ -17,9 +17,12 @@ PAPER = Path(__file__).parent / "paper"
 OURS = tuple(row.name for row in ROWS if row.method == "ooc" and row.reference is None)
 
 
-def paper_numbers(table: str) -> dict[tuple[Any, ...], float]:
-    """(open set, q, tau1, tau2, row) -> the paper's mean; the method is OOC in Table 1 and "full" in Table 2."""
-    numbers: dict[tuple[Any, ...], float] = {}
+Numbers = dict[tuple[Any, ...], tuple[float, float]]
+
+
+def paper_numbers(table: str) -> Numbers:
+    """(open set, q, tau1, tau2, row) -> mean and spread of the paper; the method is OOC there, or "full" in Table 2."""
+    numbers: Numbers = {}
     if table == "params":
         return numbers
     with (PAPER / f"{table}.csv").open() as file:
@@ -27,7 +30,7 @@ def paper_numbers(table: str) -> dict[tuple[Any, ...], float]:
             name = line["method"] if table == "table1" else line["variant"]
             cell = (line["open"], *(float(line[key]) for key in ("q", "tau1", "tau2")))
             for row in OURS if name == "OOC" else (name,):
-                numbers[(*cell, row)] = float(line["mean"])
+                numbers[(*cell, row)] = float(line["mean"]), float(line["std"])
     return numbers
 
 
@@ -42,11 +45,12 @@ def make_table(jobs: list[Job], found: Iterable[dict[str, Any]], table: str) -> 
     return _mark_best([_entry(group, done[key], numbers) for key, group in groups.items()])
 
 
-def _entry(group: list[Job], done: list[dict[str, Any]], numbers: dict[tuple[Any, ...], float]) -> dict[str, Any]:
+def _entry(group: list[Job], done: list[dict[str, Any]], numbers: Numbers) -> dict[str, Any]:
     """Mean, spread and number of the results, the paper's number, mean precision of the groups, seconds per epoch."""
     job = group[0]
     cell, scores = job.cell, [result["score"] for result in done]
-    paper = numbers.get((cell.open_set, cell.q, cell.tau1, cell.tau2, job.row.name))
+    named = (cell.open_set, cell.q, cell.tau1, cell.tau2, job.row.name)
+    paper, paper_spread = numbers.get(named, (None, None)) if job.scale.known == "cifar10" else (None, None)
     curves = [result["curves"] for result in done]
     return {
         "row": job.row.name,
@@ -60,7 +64,8 @@ def _entry(group: list[Job], done: list[dict[str, Any]], numbers: dict[tuple[Any
         "spread": float(np.std(scores, ddof=1)) if len(scores) > 1 else None,
         "n": len(scores),
         "wanted": len(group),
-        "paper": paper if job.scale.known == "cifar10" else None,
+        "paper": paper,
+        "paper_spread": paper_spread,
         "precision": [_last_mean(curves, f"precision_{kind}") for kind in KINDS],
         "epoch_seconds": float(np.median([r["seconds"] / len(r["curves"]["accuracy"]) for r in done]))
         if done
@@ -135,6 +140,7 @@ def as_csv(entries: list[dict[str, Any]]) -> str:
         "wanted",
         "best",
         "paper",
+        "paper_spread",
         "difference",
     ]
     precisions = [f"precision_{kind}" for kind in KINDS]
