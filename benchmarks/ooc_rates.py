@@ -51,7 +51,7 @@ def measure(scale: Scale, problem: Problem, q: float, seed: int, preset: str | N
     for name, rates in (("told", problem.rates), ("auto", "auto")):
         views = make_views(problem.X, **moments(scale))
         net = build_net(scale.net, views.shape, problem.candidates.n_classes, seed=seed, **scale.net_settings)
-        method = make_method("ooc", preset, {"rates": rates, **scale.ooc_settings(q)})
+        method = make_method("ooc", preset, {"rates": rates, **scale.ooc_settings(scale.opens[0], q)})
         options = {
             "scheme": scale.scheme,
             "seed": seed,

@@ -120,7 +120,11 @@ def main() -> None:
         for row in rows:
             about = {"scale": scale.name, "cell": cell.name, "row": row.name, "seed": options.seed, "minutes": minutes}
             job = Job(scale, cell, row, options.seed)
-            settings = {"changes": job.plan, "net": scale.net_settings, "warmup": scale.ooc_settings(cell.q)}
+            settings = {
+                "changes": job.plan,
+                "net": scale.net_settings,
+                "warmup": scale.ooc_settings(cell.open_set, cell.q),
+            }
             settings |= {"known": scale.n_known, "ooc": row.settings}
             line = {**about, **settings, **train(job, problem, minutes)}
             print(json.dumps(line), flush=True)

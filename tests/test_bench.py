@@ -41,8 +41,9 @@ def test_the_papers_grid_is_complete():
     assert config["net"] == "resnet18"
     assert config["scheme"]["epochs"] == 300
     assert config["settings"] == {}
-    assert SCALES["paper"].ooc_settings(0.3) == {"warmup": 30, "window": 5}
-    assert SCALES["paper"].ooc_settings(0.5) == {"warmup": 50, "window": 20}
+    assert SCALES["paper"].ooc_settings("svhn", 0.3) == {"warmup": 30, "window": 5}
+    assert SCALES["paper"].ooc_settings("cifar100", 0.5) == {"warmup": 50, "window": 20}
+    assert SCALES["paper"].ooc_settings("svhn", 0.5) == {"warmup": 50, "window": 20, "alpha": 0.1}
 
 
 def test_a_key_changes_with_whatever_decides_the_result_and_with_nothing_else():
@@ -65,12 +66,15 @@ def test_patterns_choose_and_misses_are_told():
         jobs(rows=["prodne"])
     with pytest.raises(InputError, match=r"no cell matches 'svhn\*'"):
         table_jobs("table1", TINY, cells=["svhn*"])
+    with pytest.raises(InputError, match=r"--tau 0\.2 3=3: expected a number from 0 to 1"):
+        table_jobs("table1", TINY, tau=(0.2, 3))
 
 
 def test_parts_share_the_runs_out():
     whole = commands.jobs("table1", "tiny", None, None, None, None)
     parts = [commands.jobs("table1", "tiny", None, None, None, None, f"{k}/3") for k in (1, 2, 3)]
-    assert sorted(job.key for part in parts for job in part) == sorted(job.key for job in whole)
+    assert sorted(job.key for part in parts for job in part) == sorted({job.key for job in whole})
+    assert [sum(job.row.name == "PiCO" for job in part) for part in parts] == [2, 2, 2]
     for wrong in ("0/3", "4/3", "x", "1"):
         with pytest.raises(InputError, match="expected K/N"):
             commands.jobs("table1", "tiny", None, None, None, None, wrong)
@@ -154,8 +158,8 @@ def test_tables_by_hand():
     entries = tables.make_table(chosen, found, "table1")
     assert tables.as_markdown(entries).splitlines()[2:] == [
         "| supervised | 99.0 (1 of 2 seeds) |",
-        "| PRODEN | 81.0 ± 1.4 (paper 83.3, -2.3) |",
-        "| ooc | **90.5 ± 0.7** (paper 91.3, -0.8) |",
+        "| PRODEN | 81.0 ± 1.4 (paper 83.28, -2.3) |",
+        "| ooc | **90.5 ± 0.7** (paper 91.30, -0.8) |",
     ]
     assert (
         tables.as_csv(entries).splitlines()[2]
@@ -187,7 +191,10 @@ def test_export_keeps_what_was_there(tmp_path):
         (b"{", r"bad\.jsonl is not a file of JSON lines"),
         (b"\xff", r"bad\.jsonl is not a file of JSON lines"),
         (b"[1]", r"bad\.jsonl has lines that are no results"),
-        (b'{"key": 1}', r"bad\.jsonl has lines that are no results"),
+        (
+            b'{"key": 1}',
+            r"^\S*bad\.jsonl has lines that are no results: expected what `candidly bench export` writes\.$",
+        ),
         (None, r"bad\.jsonl cannot be read \(Is a directory\): expected a file written by `candidly bench export`"),
     ],
 )
@@ -219,11 +226,16 @@ def test_the_command_line(tmp_path):
     chosen = ("table1", "--scale", "digits", "--cells", "*q=0.1 tau=0.2*", "--methods", "cc", "--seeds", "1")
     assert "to do" in run("run", *chosen, "--dry-run").stdout
     done = run("run", *chosen)
-    assert "1 of 1 runs are done" in done.stdout
-    assert done.stderr == ""
+    assert done.stderr == "1 of 1 runs are done, in runs/bench.\n"
     (path,) = (tmp_path / "runs" / "bench").glob("*/result.json")
     score = json.loads(path.read_text())["score"]
-    assert f"| CC | **{score:.1f}** |" in run("show", *chosen).stdout
+    assert f"| CC | **{score:.1f}** |" in done.stdout
+    assert run("show", *chosen).stdout == done.stdout
+    assert run("run", *chosen, "--part", "1/1").stdout == done.stdout
+    assert run("run", *chosen, "--part", "1/2").stdout == ""
+    assert f"{path} cannot be used: File exists" in run("export", f"{path}/x.jsonl", code=2).stderr
+    assert f"{path} is not a folder" in run("run", *chosen, "--dry-run", "--out", str(path), code=2).stderr
+    assert "Not a directory" in run("run", *chosen, "--out", f"{path}/x", code=2).stderr
     assert "table 'table9' is unknown" in run("run", "table9", "--scale", "digits", code=2).stderr
     assert "scale 'pap' is unknown" in run("show", "table1", "--scale", "pap", code=2).stderr
     missing = run("run", "table1", "--scale", "mini", "--data-dir", "none", code=2).stderr
@@ -287,12 +299,36 @@ def test_the_scale_is_the_one_that_has_results(tmp_path):
     run_jobs([job], tmp_path, None)
     assert commands.scale_of(None, tmp_path, None) == "tiny"
     assert commands.scale_of("mini", tmp_path, None) == "mini"
-    assert commands.missing([job], "table1", tmp_path, None) is None
-    assert commands.missing(jobs(rows=["cc", "lws"]), "table1", tmp_path, None).startswith("1 of 2 runs are there")
     other = {**next(iter(results(tmp_path))), "scale": "mini"}
     (tmp_path / "more.jsonl").write_text(json.dumps(other) + "\n")
     with pytest.raises(InputError, match="there are results of mini, tiny: name one by --scale"):
         commands.scale_of(None, tmp_path, tmp_path / "more.jsonl")
+
+
+def test_what_is_missing_or_mixed_in_a_table_is_told(tmp_path):
+    first, second, third = chosen = jobs(rows=["cc", "lws", "proden"])
+    run_jobs([first, second], tmp_path, None)
+    assert commands.notes([first, second], tmp_path, None) == []
+    assert commands.notes(chosen, tmp_path, None) == [
+        "2 of 3 runs are there; `candidly bench run` makes the others: --scale tiny "
+        f'--cells "digits q=0.1 tau=0.2,0.4" --methods "{third.row.name}" --seeds 1'
+    ]
+    path = tmp_path / first.key / "result.json"
+    found = json.loads(path.read_text()) | {"data": "other", "images": {"svhn": 9, "cifar10": 50_000}}
+    path.write_text(json.dumps(found))
+    assert commands.notes([first, second], tmp_path, None) == [
+        "digits q=0.1 tau=0.2,0.4 seed 0: results come from 2 versions of the data.",
+        "svhn: 9 images were read; its official training part has 73,257.",
+    ]
+
+
+def test_other_files_among_the_runs_are_no_results(tmp_path):
+    (job,) = jobs(rows=["cc"])
+    run_jobs([job], tmp_path, None)
+    for name, content in (("a", "{}"), ("b", "[1]")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "result.json").write_text(content)
+    assert [found["key"] for found in results(tmp_path)] == [job.key]
 
 
 def test_results_know_their_data(tmp_path):

@@ -26,6 +26,11 @@ class Plain(TyperGroup):
         except CandidlyError as error:
             typer.echo(f"candidly: {error}", err=True)
             raise typer.Exit(2) from None
+        except OSError as error:
+            if error.filename is None:  # a broken pipe, say
+                raise
+            typer.echo(f"candidly: {error.filename} cannot be used: {error.strerror}.", err=True)
+            raise typer.Exit(2) from None
         except KeyboardInterrupt as stopped:  # `Interrupted` says what was kept
             typer.echo(f"candidly: {str(stopped) or 'stopped; the same command starts it again.'}", err=True)
             raise typer.Exit(130) from None
@@ -448,11 +453,16 @@ def bench_run(
     device: Device = "auto",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and estimate the time.")] = False,
 ) -> None:
-    """Train the runs of a table that are not finished yet. Stop it at any time; the same command goes on."""
+    """Train what is not finished of a table, and print it. Stop it at any time; the same command goes on."""
     from candidly.bench import commands
 
     jobs = commands.jobs(table, scale, cells, methods, seeds, tau, part)
-    typer.echo(commands.planned(jobs, out, data_dir) if dry_run else commands.run(jobs, out, data_dir, retry, device))
+    if dry_run:
+        typer.echo(commands.planned(jobs, out, data_dir))
+        return
+    typer.echo(commands.run(jobs, out, data_dir, retry, device), err=True)
+    if part == "1/1":
+        _table(jobs, table, out)
 
 
 @bench_app.command("show", epilog=_examples("candidly bench show table1 --scale digits --format latex"))
@@ -474,15 +484,23 @@ def bench_show(
     from candidly.bench import commands
 
     chosen = commands.jobs(table, commands.scale_of(scale, out, results), cells, methods, seeds, tau)
-    typer.echo(commands.show(chosen, table, out, results, style, details))
-    if (told := commands.missing(chosen, table, out, results)) is not None:
-        typer.echo(told, err=True)
+    _table(chosen, table, out, results, style, details)
+
+
+def _table(
+    jobs: Any, table: str, out: Path, results: Path | None = None, style: str = "md", details: bool = False
+) -> None:
+    from candidly.bench import commands
+
+    typer.echo(commands.show(jobs, table, out, results, style, details))
+    for note in commands.notes(jobs, out, results):
+        typer.echo(note, err=True)
 
 
 @bench_app.command(
     "figure",
     epilog=_examples(
-        "candidly bench figure precision --scale digits --file precision.svg",
+        "candidly bench figure precision --scale digits --run --file precision.svg",
         "candidly bench figure losses --scale features --results results/features.jsonl --file losses.pdf",
     ),
 )
@@ -494,12 +512,13 @@ def bench_figure(
     data_dir: DataDir = None,
     out: Runs = Path("runs/bench"),
     results: Annotated[Path | None, typer.Option(help="A file written by `bench export`, read as well.")] = None,
+    train: Annotated[bool, typer.Option("--run", help="Train the runs that are missing first.")] = False,
 ) -> None:
-    """Draw one of the paper's figures from finished runs of seed 0; `examples` also needs the images."""
+    """Draw one of the paper's figures from runs of seed 0; `examples` also needs the images."""
     from candidly.bench import commands
 
-    chosen = commands.scale_of(scale, out, results)
-    typer.echo(commands.figure(figure, chosen, open_set, out, results, data_dir, file or Path(f"{figure}.png")))
+    chosen, file = commands.scale_of(scale, out, results), file or Path(f"{figure}.png")
+    typer.echo(commands.figure(figure, chosen, open_set, out, results, data_dir, file, train))
 
 
 @bench_app.command("export", epilog=_examples("candidly bench export results/digits.jsonl"))

@@ -157,10 +157,10 @@ def is_locked(path: Path) -> bool:
     try:
         with lock_of(path).open() as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except OSError:
+    except BlockingIOError:
         return True
+    except OSError:  # no such file, or none that can be read
+        return False
     return False
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+from fnmatch import fnmatch
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from candidly.bench.grid import (
     Job,
     Row,
     distinct,
+    is_result,
     plan,
     require_sets,
     results,
@@ -29,6 +30,7 @@ from candidly.bench.scales import SCALES, Scale, load_source
 from candidly.bench.tables import FORMATS, as_markdown, make_table
 from candidly.checks import one_of
 from candidly.corruption import KINDS
+from candidly.data.catalogue import SETS
 from candidly.errors import InputError, TrainingError
 from candidly.methods.ooc import warmup_epochs
 from candidly.store import write_atomically
@@ -37,7 +39,6 @@ from candidly.train import make_scheme
 TABLES = ("table1", "table2", "params")
 FIGURES = ("losses", "precision", "params", "examples")
 SUFFIXES = (".png", ".svg", ".pdf")
-RESULT = {"key", "score", "seconds", "curves"}  # what a line of an exported file holds at least
 
 
 def jobs(
@@ -53,10 +54,17 @@ def jobs(
     one_of(table, TABLES, "table")
     chosen = SCALES[one_of(scale, SCALES, "scale")]
     found = table_jobs(table, chosen, cells=cells or ["*"], rows=rows or None, seeds=seeds, tau=tau)
+    return found if part == "1/1" else _part(found, part)
+
+
+def _part(found: list[Job], part: str) -> list[Job]:
+    """One of N parts, with as many runs of each row as the others."""
     k, slash, n = part.partition("/")
     if not (slash and k.isdigit() and n.isdigit() and 1 <= int(k) <= int(n)):
         raise InputError(f"--part {part}: expected K/N with K from 1 to N, such as 1/4.")
-    return found[int(k) - 1 :: int(n)]
+    every = distinct(found)
+    by_row = sorted(range(len(every)), key=lambda i: every[i].row.name)
+    return [every[i] for i in sorted(by_row[int(k) - 1 :: int(n)])]
 
 
 def run(chosen: list[Job], out: Path, data_dir: Path | None, retry: bool, device: str = "auto") -> str:
@@ -115,15 +123,43 @@ def _found(out: Path, exported: Path | None) -> list[dict[str, Any]]:
     return [*(_read(exported) if exported else []), *results(out)]
 
 
-def missing(chosen: list[Job], table: str, out: Path, exported: Path | None) -> str | None:
-    """Words, if runs of a table are not there."""
-    keys = {found["key"] for found in _found(out, exported)}
-    jobs = distinct(chosen)
-    there = sum(job.key in keys for job in jobs)
-    if there == len(jobs):
-        return None
-    command = f"candidly bench run {table} --scale {jobs[0].scale.name}"
-    return f"{there} of {len(jobs)} runs are there; `{command}`, with the options given here, makes them."
+def notes(chosen: list[Job], out: Path, exported: Path | None) -> list[str]:
+    """What one should know of a table beside its numbers."""
+    by_key, jobs = {found["key"]: found for found in _found(out, exported)}, distinct(chosen)
+    absent = [job for job in jobs if job.key not in by_key]
+    there = [by_key[job.key] for job in jobs if job.key in by_key]
+    told = [_absent(absent, len(jobs))] if absent else []
+    return [*told, *_mixed(there), *_short(there)]
+
+
+def _absent(absent: list[Job], wanted: int) -> str:
+    """Which runs are missing, by the options of `bench run` that make them."""
+    cells = "".join(f' --cells "{name}"' for name in dict.fromkeys(job.cell.name for job in absent))
+    rows = "".join(f' --methods "{name}"' for name in dict.fromkeys(job.row.name for job in absent))
+    seeds = 1 + max(job.seed for job in absent)
+    options = f"--scale {absent[0].scale.name}{cells}{rows} --seeds {seeds}"
+    return f"{wanted - len(absent)} of {wanted} runs are there; `candidly bench run` makes the others: {options}"
+
+
+def _mixed(there: list[dict[str, Any]]) -> list[str]:
+    """The methods of a cell should have learnt from the same examples; results tell by a fingerprint."""
+    data: dict[str, set[str]] = {}
+    for found in there:
+        if found.get("data"):
+            data.setdefault(f"{Cell(**found['cell']).name} seed {found['seed']}", set()).add(found["data"])
+    return [
+        f"{name}: results come from {len(seen)} versions of the data." for name, seen in data.items() if len(seen) > 1
+    ]
+
+
+def _short(there: list[dict[str, Any]]) -> list[str]:
+    """Sets of which fewer images were read than they officially have."""
+    read = {item for found in there for item in found.get("images", {}).items() if item[0] in SETS}
+    return [
+        f"{name}: {n:,} images were read; its official training part has {whole:,}."
+        for name, n in sorted(read)
+        if n < (whole := SETS[name].sizes["train"])
+    ]
 
 
 def show(chosen: list[Job], table: str, out: Path, exported: Path | None, style: str, details: bool) -> str:
@@ -136,9 +172,16 @@ def show(chosen: list[Job], table: str, out: Path, exported: Path | None, style:
 
 
 def figure(
-    kind: str, scale: str, open_set: str | None, out: Path, exported: Path | None, data_dir: Path | None, file: Path
+    kind: str,
+    scale: str,
+    open_set: str | None,
+    out: Path,
+    exported: Path | None,
+    data_dir: Path | None,
+    file: Path,
+    train: bool = False,
 ) -> str:
-    """Draw a figure from the runs that are there; what is missing is told with the command that makes it."""
+    """Draw a figure from the runs of seed 0, which are trained first if they are missing and `train` says so."""
     one_of(kind, FIGURES, "figure")
     if file.suffix.lower() not in SUFFIXES:
         raise InputError(f"{file} ends in {file.suffix!r}: expected one of {', '.join(SUFFIXES)}.")
@@ -146,12 +189,39 @@ def figure(
     opened = chosen.opens[0] if open_set is None else one_of(open_set, chosen.opens, "open set of this scale")
     if kind == "params" and opened != chosen.opens[0]:
         raise InputError(f"--open {opened}: at this scale, params are swept with {chosen.opens[0]} alone.")
-    every = _found(out, exported)
-    by_key = {found["key"]: found for found in every if "figures" in found or kind not in ("losses", "examples")}
-    picture = _draw(kind, chosen, opened, by_key, data_dir, out)
+    needed = _needed(kind, chosen, opened)
+    if train and (absent := _not_in(needed, _usable(kind, out, exported))):
+        run(absent, out, data_dir, retry=True)
+    by_key = _usable(kind, out, exported)
+    if absent := _not_in(needed, by_key):
+        names = "; ".join(job.name for job in absent)
+        raise InputError(f"this figure needs runs that are not there ({names}): `--run` trains them first.")
+    picture = _draw(kind, chosen, opened, {job.row.name: by_key[job.key] for job in needed}, data_dir)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, lambda temporary: _save(picture, temporary, file.suffix[1:].lower()))
     return f"{file} drawn."
+
+
+def _needed(kind: str, scale: Scale, opened: str) -> list[Job]:
+    """The runs of a figure."""
+    if kind == "params":
+        rows = [row for entries in sweep_rows(scale).values() for _, row in entries]
+        return [Job(scale, Cell(scale.opens[0], 0.1, *TAUS[0]), row, 0) for row in rows]
+    cell, name = {
+        "losses": (Cell(opened, 0.3, *TAUS[0]), "ooc"),
+        "precision": (Cell(opened, 0.1, *TAUS[1]), "ooc*"),
+        "examples": (Cell(opened, 0.1, *TAUS[0]), "ooc, robust"),
+    }[kind]
+    return [Job(scale, cell, row, 0) for row in ROWS if fnmatch(row.name, name)]
+
+
+def _usable(kind: str, out: Path, exported: Path | None) -> dict[str, Any]:
+    found = _found(out, exported)
+    return {one["key"]: one for one in found if "figures" in one or kind not in ("losses", "examples")}
+
+
+def _not_in(jobs: list[Job], by_key: dict[str, Any]) -> list[Job]:
+    return distinct([job for job in jobs if job.key not in by_key])
 
 
 def _save(picture: Any, path: Path, form: str) -> None:
@@ -162,51 +232,32 @@ def _save(picture: Any, path: Path, form: str) -> None:
         picture.savefig(path, format=form, dpi=200)
 
 
-def _draw(kind: str, scale: Scale, opened: str, by_key: dict[str, Any], data_dir: Path | None, out: Path) -> Any:
+def _draw(kind: str, scale: Scale, opened: str, found: dict[str, Any], data_dir: Path | None) -> Any:
     if kind == "losses":
-        (found,) = _wanted(scale, Cell(opened, 0.3, *TAUS[0]), ["ooc"], by_key, out).values()
-        return figures.losses_figure(found["figures"]["losses"])
+        return figures.losses_figure(found["ooc"]["figures"]["losses"])
     if kind == "precision":
-        found = _wanted(scale, Cell(opened, 0.1, *TAUS[1]), ["ooc", "ooc, paper", "ooc, robust"], by_key, out)
         epochs = make_scheme(scale.scheme, **scale.changes).epochs
         curves = {name: result["curves"] for name, result in found.items()}
-        return figures.precision_figure(curves, warmup_epochs(scale.ooc_settings(0.1)["warmup"], epochs))
+        return figures.precision_figure(curves, warmup_epochs(scale.ooc_settings(opened, 0.1)["warmup"], epochs))
     if kind == "params":
-        return figures.params_figure(_sweeps(scale, by_key, out))
-    (found,) = _wanted(scale, Cell(opened, 0.1, *TAUS[0]), ["ooc, robust"], by_key, out).values()
-    examples = found["figures"]["examples"]
+        return figures.params_figure(_sweeps(scale, found))
+    examples = found["ooc, robust"]["figures"]["examples"]
     source = load_source(scale.known, scale.n_known, scale.n_test, opened, 0, data_dir)
     images = [_picture(source, example["source"]) for example in examples]
     return figures.examples_figure(examples, images, source.classes)
 
 
-def _wanted(scale: Scale, cell: Cell, rows: list[str], by_key: dict[str, Any], out: Path) -> dict[str, Any]:
-    """The results of some rows of a cell, seed 0, by their name."""
-    named = [Job(scale, cell, row, 0) for row in ROWS if row.name in rows]
-    missing = [job.row.name for job in named if job.key not in by_key]
-    if missing:
-        options = " ".join(f'--methods "{name}"' for name in missing)
-        raise _needs(f'table1 --scale {scale.name} --cells "{cell.name}" {options} --seeds 1', out)
-    return {job.row.name: by_key[job.key] for job in named}
+def _sweeps(scale: Scale, found: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    default = Job(scale, Cell(scale.opens[0], 0.1, *TAUS[0]), Row("ooc", "ooc"), 0).key
+    return {
+        letter: [_point(value, found[row.name], default) for value, row in entries]
+        for letter, entries in sweep_rows(scale).items()
+    }
 
 
-def _needs(runs: str, out: Path) -> InputError:
-    return InputError(f"this figure needs runs that are not there: candidly bench run {runs} --out {quote(str(out))}")
-
-
-def _sweeps(scale: Scale, by_key: dict[str, Any], out: Path) -> dict[str, list[dict[str, Any]]]:
-    cell = Cell(scale.opens[0], 0.1, *TAUS[0])
-    default = Job(scale, cell, Row("ooc", "ooc"), 0).key
-    sweeps: dict[str, list[dict[str, Any]]] = {}
-    for letter, entries in sweep_rows(scale).items():
-        for value, row in entries:
-            found = by_key.get(key := Job(scale, cell, row, 0).key)
-            if found is None:
-                raise _needs(f"params --scale {scale.name}", out)
-            precision = {kind: found["curves"][f"precision_{kind}"][-1] for kind in KINDS}
-            point = {"value": value, "score": found["score"], "precision": precision, "default": key == default}
-            sweeps.setdefault(letter, []).append(point)
-    return sweeps
+def _point(value: float, found: dict[str, Any], default: str) -> dict[str, Any]:
+    precision = {kind: found["curves"][f"precision_{kind}"][-1] for kind in KINDS}
+    return {"value": value, "score": found["score"], "precision": precision, "default": found["key"] == default}
 
 
 def _picture(source: Source, row: int) -> np.ndarray:
@@ -220,14 +271,14 @@ def _picture(source: Source, row: int) -> np.ndarray:
 def _read(path: Path) -> list[dict[str, Any]]:
     try:
         found = [json.loads(line) for line in path.read_text().splitlines()]
-        if not all(isinstance(line, dict) and line.keys() >= RESULT for line in found):
-            raise InputError(f"{path} has lines that are no results: expected what `candidly bench export` writes.")
-        return found
     except OSError as error:
         reason = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
         raise InputError(f"{path} {reason}: expected a file written by `candidly bench export`.") from error
     except ValueError as error:  # no JSON, or no text at all
         raise InputError(f"{path} is not a file of JSON lines ({error}).") from error
+    if not all(map(is_result, found)):
+        raise InputError(f"{path} has lines that are no results: expected what `candidly bench export` writes.")
+    return found
 
 
 def export(path: Path, out: Path) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -26,6 +26,7 @@ class Source:
     X_test: np.ndarray
     y_test: np.ndarray
     classes: tuple[str, ...]
+    images: dict[str, int] = field(default_factory=dict)  # that were read of each set to train on
 
     @cached_property
     def hashes(self) -> dict[str, str]:
@@ -52,7 +53,7 @@ def make_problem(source: Source, *, q: float, tau1: float, tau2: float, seed: in
     """Corrupt a source."""
     settings = {"q": q, "tau1": tau1, "tau2": tau2, "seed": seed, "pool": len(source.pool), **options}
     candidates, truth = corrupt(source.y, len(source.classes), **settings)
-    truth.manifest["sources"] = source.hashes
+    truth.manifest.update(sources=source.hashes, images=source.images)
     n0, rows = len(source.X), truth.source
     X = np.empty((len(rows), *source.X.shape[1:]), dtype=source.X.dtype)
     X[rows < n0], X[rows >= n0] = source.X[rows[rows < n0]], source.pool[rows[rows >= n0] - n0]

@@ -77,16 +77,19 @@ def losses_figure(histograms: dict[str, Any]) -> Figure:
 
 def precision_figure(curves: dict[str, dict[str, list[float | None]]], warmup: int) -> Figure:
     """Precision of the three selected groups per epoch, one panel per run; a dotted line marks the end of warm-up."""
-    figure, axes = _panels(1, len(curves), (WIDTH, 1.9), sharey=True)
-    for axis, (name, curve) in zip(axes[0], curves.items(), strict=True):
+    rows = -(-len(curves) // 2)
+    figure, axes = _panels(rows, 2, (WIDTH, 1.5 * rows + 0.4), sharex=True, sharey=True)
+    for axis, (name, curve) in zip(axes.flat, curves.items(), strict=True):
         for kind, style in zip(KINDS, ("-", "--", "-."), strict=True):
             points = [(epoch, p) for epoch, p in enumerate(curve[f"precision_{kind}"], start=1) if p is not None]
             axis.plot(*zip(*points, strict=True), style, color=COLOURS[kind], label=kind, lw=1.3)
         axis.axvline(warmup + 0.5, color="black", ls=":", lw=0.9)
         axis.set_title(name, fontsize=TEXT)
         axis.set_ylim(0, 1.02)
+    for axis in axes[:, 0]:
+        axis.set_ylabel("precision", fontsize=TEXT)
+    for axis in axes[-1]:
         axis.set_xlabel("epoch", fontsize=TEXT)
-    axes[0, 0].set_ylabel("precision", fontsize=TEXT)
     return _legend_below(figure, axes[0, 0])
 
 

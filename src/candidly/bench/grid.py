@@ -21,6 +21,7 @@ from candidly.bench.data import Problem, make_problem, reduced, supervised_probl
 from candidly.bench.figures import loss_histograms, typical_examples
 from candidly.bench.oracle import Oracle
 from candidly.bench.scales import Scale, load_source, moments, require_data
+from candidly.checks import number
 from candidly.errors import InputError, RunBusyError
 from candidly.methods import METHODS, Method
 from candidly.methods.base import defaults
@@ -34,6 +35,7 @@ from candidly.store import is_locked, read_json, versions, write_json, writing
 from candidly.train import Fitted, find_device, fit, make_scheme
 from candidly.views import make_views
 
+RESULT = {"key", "scale", "cell", "row", "seed", "score", "seconds", "curves"}  # what a result holds at least
 QS, TAUS = (0.1, 0.3, 0.5), ((0.2, 0.4), (0.3, 0.6))
 
 
@@ -72,7 +74,7 @@ SWEEPS: dict[str, tuple[float, ...]] = {  # of the paper's figure; phi as a shar
 def sweep_rows(scale: Scale) -> dict[str, list[tuple[float, Row]]]:
     """For each letter of the paper's figure: (value, row) in ascending order; the default is among the values."""
     epochs = make_scheme(scale.scheme, **scale.changes).epochs
-    warmup = warmup_epochs(scale.ooc_settings(0.1)["warmup"], epochs)
+    warmup = warmup_epochs(scale.ooc_settings(scale.opens[0], 0.1)["warmup"], epochs)
     windows = {scale.window[0], *(max(1, round(share * warmup)) for share in SWEEPS["phi"])}
     settings: dict[str, list[tuple[float, dict[str, Any]]]] = {
         "alpha": [(v, {"alpha": v}) for v in SWEEPS["alpha"]],
@@ -139,7 +141,7 @@ class Job:
         multiple of them."""
         if self.row.method != "ooc":
             return self.row.settings
-        return {"rates": "true", **self.scale.ooc_settings(self.cell.q), **self.row.settings}
+        return {"rates": "true", **self.scale.ooc_settings(self.cell.open_set, self.cell.q), **self.row.settings}
 
     @property
     def key(self) -> str:
@@ -164,7 +166,7 @@ def table_jobs(
     By its whole name, a row of Table 1 may also be "LWS, true labels" and the like: what a method reaches without any
     ambiguity.
     """
-    taus = TAUS if tau is None else (tau,)
+    taus = TAUS if tau is None else (tuple(number(share, f"--tau {tau[0]:g} {tau[1]:g}", 0, 1) for share in tau),)
     if table == "table1":
         columns = [Cell(o, q, *t) for o, q, t in product(scale.opens, QS, taus)]
         lines: tuple[Row, ...] = ROWS
@@ -194,8 +196,7 @@ def run_jobs(
     jobs: list[Job], out: Path, data_dir: Path | None, *, retry: bool = False, device: str = "auto"
 ) -> dict[str, str]:
     """Run what is not finished yet; returns the errors of failed runs by name. Failed ones wait for `retry`."""
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out} is not a folder: choose another place for the runs.")
+    _require_folder(out)
     out.mkdir(parents=True, exist_ok=True)
     jobs = distinct(jobs)
     waiting = [job for job in jobs if _state(job, out) != "done" and (retry or not _failed(job, out).exists())]
@@ -208,6 +209,11 @@ def run_jobs(
             advance(job.name)
     failures = [job for job in jobs if _state(job, out) == "failed"]
     return {job.name: read_json(_failed(job, out))["error"] for job in failures}
+
+
+def _require_folder(out: Path) -> None:
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out} is not a folder: choose another place for the runs.")
 
 
 def distinct(jobs: list[Job]) -> list[Job]:
@@ -305,6 +311,7 @@ def result(job: Job, fitted: Fitted, data: Problem) -> dict[str, Any]:
         "seconds": sum(row["seconds"] for row in history),
         "flops": history[-1]["flops"],
         "curves": {k: [None if (v := row.get(k)) is None else round(v, 4) for row in history] for k in kept},
+        "images": data.truth.manifest["images"],
         "time": time.time(),
         "versions": versions(),
         **(figures_of(fitted.method, fitted, data) if isinstance(fitted.method, OOC) and fitted.selection else {}),
@@ -324,10 +331,15 @@ def figures_of(method: OOC, fitted: Fitted, data: Problem) -> dict[str, Any]:
 
 
 def results(out: Path) -> Iterator[dict[str, Any]]:
-    """The results of all finished runs in a folder."""
+    """The results of all finished runs in a folder; other files that are called so are none."""
+    _require_folder(out)
     for path in sorted(out.glob("*/result.json")):
-        if not path.parent.name.endswith(".partial"):
-            yield read_json(path)
+        if not path.parent.name.endswith(".partial") and is_result(found := read_json(path)):
+            yield found
+
+
+def is_result(found: Any) -> bool:
+    return isinstance(found, dict) and found.keys() >= RESULT
 
 
 def plan(jobs: list[Job], out: Path) -> list[dict[str, Any]]:

@@ -57,15 +57,17 @@ class Scale:
     seeds: int = 1
     encoding: Encoding | None = None
     lr: dict[str, dict[float, float]] = field(default_factory=dict)  # by method and q, where another one is better
+    alpha: dict[tuple[str, float], float] = field(default_factory=dict)  # of `ooc`, by open set and q
 
     def plan(self, method: str, q: float) -> dict[str, Any]:
         """What the training differs in from the scheme."""
         better = self.lr.get(method, {}).get(q)
         return self.changes if better is None else {**self.changes, "lr": better}
 
-    def ooc_settings(self, q: float) -> dict[str, Any]:
-        wide = q >= 0.5
-        return {"warmup": self.warmup[wide], "window": self.window[wide]}
+    def ooc_settings(self, open_set: str, q: float) -> dict[str, Any]:
+        wide, alpha = q >= 0.5, self.alpha.get((open_set, q))
+        given = {"warmup": self.warmup[wide], "window": self.window[wide]}
+        return given if alpha is None else {**given, "alpha": alpha}
 
 
 SCALES = {
@@ -81,6 +83,7 @@ SCALES = {
             warmup=(30, 50),
             window=(5, 20),
             seeds=5,
+            alpha={("svhn", 0.5): 0.1, ("imagenet32", 0.5): 0.1},  # as the authors' scripts have it
         ),
         Scale(
             "features",
@@ -168,12 +171,13 @@ def load_source(
     X_test, y_test = load_set(known, "test", data_dir)
     pool, _ = load_set(open_set, "train", data_dir)
     rng = np.random.default_rng(seed)
+    read = {known: len(X), open_set: len(pool)}
     train, test = _some(rng, len(X), n_known, known), _some(rng, len(X_test), n_test, f"{known}'s test part")
     classes = CIFAR_CLASSES if known == "cifar10" else tuple(map(str, range(10)))
     if encoding is not None:
         X, pool = encoding.of(X, versions=True), encoding.of(pool, versions=True)
         X_test = encoding.of(X_test, versions=False)
-    return Source(X[train], y[train], pool, X_test[test], y_test[test], classes)
+    return Source(X[train], y[train], pool, X_test[test], y_test[test], classes, read)
 
 
 def require_data(scale: Scale, opened: str, data_dir: Path | None) -> None:

@@ -166,16 +166,16 @@ def _find(entries: list[dict[str, Any]], row: str, cell: str) -> dict[str, Any]:
 def _difference(entry: dict[str, Any]) -> float | None:
     """Of the numbers as they are printed."""
     known = entry["mean"] is not None and entry["paper"] is not None
-    return round(round(entry["mean"], 1) - round(entry["paper"], 1), 1) if known else None
+    return round(round(entry["mean"], 1) - entry["paper"], 1) + 0.0 if known else None  # no minus before a zero
 
 
 def _text(entry: dict[str, Any], bold: str, plus_minus: str = " ± ") -> str:
-    """`91.2 ± 0.3 (paper 91.3, -0.1)`; the number of seeds while some are missing; empty while nothing is done."""
+    """`91.2 ± 0.3 (paper 91.30, -0.1)`; the number of seeds while some are missing; empty while nothing is done."""
     if entry["mean"] is None:
-        return "" if entry["paper"] is None else f"(paper {entry['paper']:.1f})"
+        return "" if entry["paper"] is None else f"(paper {entry['paper']:.2f})"
     text = f"{entry['mean']:.1f}" + ("" if entry["spread"] is None else f"{plus_minus}{entry['spread']:.1f}")
     text = bold.format(text) if entry["best"] else text
     text += f" ({entry['n']} of {entry['wanted']} seeds)" if entry["n"] < entry["wanted"] else ""
     if entry["paper"] is None:
         return text
-    return f"{text} (paper {entry['paper']:.1f}, {_difference(entry):+.1f})"
+    return f"{text} (paper {entry['paper']:.2f}, {_difference(entry):+.1f})"

@@ -57,6 +57,7 @@ class ImageSet:
     folders: tuple[str, ...]
     parts: Parts
     read: Callable[[Path, str], tuple[np.ndarray, np.ndarray]]
+    sizes: dict[str, int]  # images of the official parts
     downloads: tuple[Download, ...] = ()
     suffixes: tuple[str, ...] = ("",)
     advice: str = ""
@@ -79,6 +80,7 @@ SETS = {
         ("cifar-10-batches-bin", "cifar10", "."),
         CIFAR10,
         cifar10,
+        {"train": 50_000, "test": 10_000},
         (
             Download(
                 "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
@@ -92,6 +94,7 @@ SETS = {
         ("cifar-100-binary", "cifar100"),
         CIFAR100,
         cifar100,
+        {"train": 50_000, "test": 10_000},
         (
             Download(
                 "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
@@ -105,6 +108,7 @@ SETS = {
         ("svhn", "SVHN", "."),
         SVHN,
         lambda folder, part: svhn(folder / SVHN[part][0]),
+        {"train": 73_257, "test": 26_032},
         (
             Download(
                 "http://ufldl.stanford.edu/housenumbers/train_32x32.mat",
@@ -124,6 +128,7 @@ SETS = {
         ("imagenet32", "Imagenet32_train_npz", "Imagenet32_val_npz", "."),
         IMAGENET32,
         imagenet32,
+        {"train": 1_281_167, "test": 50_000},
         advice="it needs a login: download the npz archives of the 32 x 32 images there, and unpack them into",
     ),
     "fashion-mnist": ImageSet(
@@ -132,6 +137,7 @@ SETS = {
         ("fashion-mnist", "FashionMNIST/raw"),
         IDX,
         idx_images,
+        {"train": 60_000, "test": 10_000},
         _idx_downloads(
             "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
             "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
@@ -147,6 +153,7 @@ SETS = {
         ("mnist", "MNIST/raw"),
         IDX,
         idx_images,
+        {"train": 60_000, "test": 10_000},
         _idx_downloads(
             "https://ossci-datasets.s3.amazonaws.com/mnist/",
             "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
