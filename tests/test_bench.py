@@ -66,7 +66,7 @@ def test_patterns_choose_and_misses_are_told():
         jobs(rows=["prodne"])
     with pytest.raises(InputError, match=r"no cell matches 'svhn\*'"):
         table_jobs("table1", TINY, cells=["svhn*"])
-    with pytest.raises(InputError, match=r"--tau 0\.2 3=3: expected a number from 0 to 1"):
+    with pytest.raises(InputError, match=r"tau 0\.2 3: expected two numbers from 0 to 1"):
         table_jobs("table1", TINY, tau=(0.2, 3))
 
 
@@ -308,15 +308,19 @@ def test_the_scale_is_the_one_that_has_results(tmp_path):
 def test_what_is_missing_or_mixed_in_a_table_is_told(tmp_path):
     first, second, third = chosen = jobs(rows=["cc", "lws", "proden"])
     run_jobs([first, second], tmp_path, None)
-    assert commands.notes([first, second], tmp_path, None) == []
-    assert commands.notes(chosen, tmp_path, None) == [
-        "2 of 3 runs are there; `candidly bench run` makes the others: --scale tiny "
-        f'--cells "digits q=0.1 tau=0.2,0.4" --methods "{third.row.name}" --seeds 1'
+    assert commands.notes([first, second], "table1", tmp_path, None) == []
+    assert commands.notes(chosen, "table1", tmp_path, None) == [
+        "2 of 3 runs are there; what makes the others: candidly bench run table1 --scale tiny "
+        f'--cells "digits q=0.1 tau=0.2,0.4" --methods "{third.row.name}" --seeds 1 --out {tmp_path}'
     ]
+    odd = table_jobs("table1", TINY, cells=["*q=0.1*"], rows=["cc"], tau=(0.0, 0.5))
+    assert (
+        '--scale tiny --tau 0 0.5 --cells "digits q=0.1 tau=0,0.5"' in commands.notes(odd, "table1", tmp_path, None)[0]
+    )
     path = tmp_path / first.key / "result.json"
     found = json.loads(path.read_text()) | {"data": "other", "images": {"svhn": 9, "cifar10": 50_000}}
     path.write_text(json.dumps(found))
-    assert commands.notes([first, second], tmp_path, None) == [
+    assert commands.notes([first, second], "table1", tmp_path, None) == [
         "digits q=0.1 tau=0.2,0.4 seed 0: results come from 2 versions of the data.",
         "svhn: 9 images were read; its official training part has 73,257.",
     ]

@@ -446,9 +446,7 @@ def bench_run(
     tau: OneTau = None,
     data_dir: DataDir = None,
     out: Runs = Path("runs/bench"),
-    part: Annotated[
-        str, typer.Option(metavar="K/N", help="Only every N-th run, from the K-th: for a cluster.")
-    ] = "1/1",
+    part: Annotated[str, typer.Option(metavar="K/N", help="One of N equal parts of the runs: for a cluster.")] = "1/1",
     retry: Annotated[bool, typer.Option("--retry", help="Try failed runs again.")] = False,
     device: Device = "auto",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and estimate the time.")] = False,
@@ -493,7 +491,7 @@ def _table(
     from candidly.bench import commands
 
     typer.echo(commands.show(jobs, table, out, results, style, details))
-    for note in commands.notes(jobs, out, results):
+    for note in commands.notes(jobs, table, out, results):
         typer.echo(note, err=True)
 
 

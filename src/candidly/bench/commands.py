@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from fnmatch import fnmatch
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -123,22 +124,24 @@ def _found(out: Path, exported: Path | None) -> list[dict[str, Any]]:
     return [*(_read(exported) if exported else []), *results(out)]
 
 
-def notes(chosen: list[Job], out: Path, exported: Path | None) -> list[str]:
+def notes(chosen: list[Job], table: str, out: Path, exported: Path | None) -> list[str]:
     """What one should know of a table beside its numbers."""
     by_key, jobs = {found["key"]: found for found in _found(out, exported)}, distinct(chosen)
     absent = [job for job in jobs if job.key not in by_key]
     there = [by_key[job.key] for job in jobs if job.key in by_key]
-    told = [_absent(absent, len(jobs))] if absent else []
+    told = [_absent(absent, len(jobs), table, out)] if absent else []
     return [*told, *_mixed(there), *_short(there)]
 
 
-def _absent(absent: list[Job], wanted: int) -> str:
-    """Which runs are missing, by the options of `bench run` that make them."""
+def _absent(absent: list[Job], wanted: int, table: str, out: Path) -> str:
+    """How many runs are missing, and the command that makes them."""
     cells = "".join(f' --cells "{name}"' for name in dict.fromkeys(job.cell.name for job in absent))
     rows = "".join(f' --methods "{name}"' for name in dict.fromkeys(job.row.name for job in absent))
-    seeds = 1 + max(job.seed for job in absent)
-    options = f"--scale {absent[0].scale.name}{cells}{rows} --seeds {seeds}"
-    return f"{wanted - len(absent)} of {wanted} runs are there; `candidly bench run` makes the others: {options}"
+    seeds, cell = 1 + max(job.seed for job in absent), absent[0].cell
+    tau = "" if (cell.tau1, cell.tau2) in TAUS else f" --tau {cell.tau1:g} {cell.tau2:g}"
+    options = f"--scale {absent[0].scale.name}{tau}{cells}{rows} --seeds {seeds} --out {quote(str(out))}"
+    there = f"{wanted - len(absent)} of {wanted} runs are there"
+    return f"{there}; what makes the others: candidly bench run {table} {options}"
 
 
 def _mixed(there: list[dict[str, Any]]) -> list[str]:

@@ -21,7 +21,6 @@ from candidly.bench.data import Problem, make_problem, reduced, supervised_probl
 from candidly.bench.figures import loss_histograms, typical_examples
 from candidly.bench.oracle import Oracle
 from candidly.bench.scales import Scale, load_source, moments, require_data
-from candidly.checks import number
 from candidly.errors import InputError, RunBusyError
 from candidly.methods import METHODS, Method
 from candidly.methods.base import defaults
@@ -166,7 +165,9 @@ def table_jobs(
     By its whole name, a row of Table 1 may also be "LWS, true labels" and the like: what a method reaches without any
     ambiguity.
     """
-    taus = TAUS if tau is None else (tuple(number(share, f"--tau {tau[0]:g} {tau[1]:g}", 0, 1) for share in tau),)
+    if tau is not None and not all(0 <= share <= 1 for share in tau):
+        raise InputError(f"tau {tau[0]:g} {tau[1]:g}: expected two numbers from 0 to 1.")
+    taus = TAUS if tau is None else (tau,)
     if table == "table1":
         columns = [Cell(o, q, *t) for o, q, t in product(scale.opens, QS, taus)]
         lines: tuple[Row, ...] = ROWS
