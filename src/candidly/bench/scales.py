@@ -114,7 +114,6 @@ SCALES = {
             "fast",
             {"epochs": 24, **PIXELS},
             {"widths": [32, 64, 128]},
-            lr={"proden": {0.1: 0.1}},  # the best of 0.02, 0.05 and 0.1 with 12,000 images
         ),
         Scale(
             "mini",
