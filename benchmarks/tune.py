@@ -81,7 +81,8 @@ def seconds_of_an_epoch(job: Job, problem: Problem, data: Problem, views: Any, s
 
 def changed(scale: Scale, options: argparse.Namespace) -> Scale:
     given = dict(text.split("=") for text in options.set)
-    changes = {k: int(v) if k in ("epochs", "batch_size") else float(v) for k, v in given.items()}
+    kinds: dict[str, Any] = {"epochs": int, "batch_size": int, "precision": str}
+    changes = {k: kinds.get(k, float)(v) for k, v in given.items()}
     widths = {} if options.widths is None else {"widths": options.widths}
     warmup = scale.warmup if options.warmup is None else (options.warmup, options.warmup)
     settings = {**scale.net_settings, **widths}

@@ -24,6 +24,7 @@ from candidly.errors import InputError, Interrupted, TrainingError
 from candidly.flops import FlopMeter
 from candidly.methods.base import Batch, Method, state_dtype
 from candidly.nets import laid_out
+from candidly.precision import PRECISIONS, Lowered, require_bfloat16
 from candidly.predictor import Predictor, predict
 from candidly.progress import bar
 from candidly.selection import Selection
@@ -48,6 +49,7 @@ class Scheme:
     lr_min: float = 1e-5
     momentum: float = 0.9
     nesterov: bool = False
+    precision: str = "float32"  # of training passes; or "bfloat16"
 
     def __post_init__(self) -> None:
         whole(self.epochs, "epochs", 1)
@@ -56,6 +58,7 @@ class Scheme:
             number(getattr(self, name), name, 0)
         number(self.momentum, "momentum", 0, 1)
         one_of(self.schedule, ("cosine", "onecycle"), "schedule")
+        one_of(self.precision, PRECISIONS, "precision")
 
     def rate(self, epoch: float) -> float:
         """Learning rate at a point of the training, in epochs."""
@@ -178,6 +181,7 @@ class Trainer:
             prepare(views(torch.arange(0, len(views), max(1, len(views) // PREPARED)), "plain"))
         check_width(model, views, sets.n_classes)
         self.rng = torch.Generator()
+        self.lowered = self.lower()
         self.set_up_method(dense)
         kept = getattr(method, "candidates", None)
         self.candidates = kept if isinstance(kept, Bits) else Bits(dense)  # once is enough
@@ -191,6 +195,13 @@ class Trainer:
         self.meter = FlopMeter()
         self.recorded: Tensor | None = None
         self.recorder = Recorder(model) if scheme.record else None
+
+    def lower(self) -> Lowered | None:
+        """Before the method is set up, which may copy the model."""
+        if self.scheme.precision == "float32":
+            return None
+        require_bfloat16(self.device)
+        return Lowered(self.model)
 
     def set_up_method(self, candidates: Tensor) -> None:
         self.method.epochs = self.scheme.epochs
@@ -340,6 +351,8 @@ class Trainer:
     def close(self) -> None:
         if self.recorder is not None:
             self.recorder.handle.remove()
+        if self.lowered is not None:
+            self.lowered.close()
 
     def farewell(self) -> str:
         stopped = f"stopped in epoch {len(self.history) + 1} of {self.scheme.epochs}"

@@ -130,6 +130,8 @@ class Job:
         if scale.encoding is not None:
             sizes["encoding"] = dataclasses.asdict(scale.encoding)
         scheme = dataclasses.asdict(make_scheme(scale.scheme, **self.plan))
+        if scheme["precision"] == "float32":  # as all runs had it before there was a choice
+            del scheme["precision"]
         method = {"method": row.method, "settings": settings, "reference": row.reference}
         whole = {**sizes, **nets, "scheme": scheme, "cell": dataclasses.asdict(self.data), **method, "seed": self.seed}
         return json.loads(json.dumps(whole, default=str))
