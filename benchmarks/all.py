@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,6 +27,7 @@ import startup
 import variants
 from candidly.store import write_json
 from candidly.views import VIEWS
+from pairs import processor
 
 PARTS: dict[str, Callable[[], Any]] = {
     "methods": lambda: {name: overhead.measure(name) for name in overhead.CASES},
@@ -39,6 +39,7 @@ PARTS: dict[str, Callable[[], Any]] = {
     "startup": startup.measure,
     "variants": variants.measure,
     "encoder": encoder.speed,
+    "encoder_variants": encoder.variants,
 }
 
 
@@ -59,6 +60,7 @@ def rows(results: dict[str, Any]) -> list[tuple[str, dict[str, Any], str]]:
         (f"{kind} views of a batch / training step", f, "0.05") for kind, f in results["augmentation_share"].items()
     ]
     listed.append(("plain eager PyTorch / the encoder", results["encoder"], "at least 1.5"))
+    listed += [(f"plain eager PyTorch / the same, {name}", found, "") for name, found in results["encoder_variants"].items()]
     return listed + [(f"a step, {name} / as it is", found, "") for name, found in results["variants"].items()]
 
 
@@ -116,10 +118,7 @@ def plot(results: dict[str, Any], path: Path) -> None:
 
 def stamp() -> dict[str, Any]:
     """When, where and how busy it was."""
-    known = [
-        line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
-    ]
-    machine = {"processor": known[0] if known else platform.machine(), "threads": torch.get_num_threads()}
+    machine = {"processor": processor(), "threads": torch.get_num_threads()}
     now = datetime.now(UTC).isoformat(timespec="seconds")
     return {"time": now, **machine, "torch": torch.__version__, "load": round(os.getloadavg()[0], 2)}
 
@@ -134,7 +133,10 @@ def main() -> None:
     path = options.out / "speed.json"
     results: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     stamps: dict[str, Any] = results.pop("measured", {})
-    for part in () if options.show else options.only:
+    if options.show:
+        print(tables(results))
+        return
+    for part in options.only:
         stamps[part] = stamp()
         results[part] = PARTS[part]()
         print(f"{part}: {json.dumps(results[part])}", flush=True)

@@ -1,24 +1,28 @@
 """The frozen encoder: its speed beside plain eager PyTorch, and which resolution pays.
 
 python benchmarks/encoder.py speed                      # images/s as a ratio, interleaved pairs
+python benchmarks/encoder.py variants                   # the same of what else might be fast
 python benchmarks/encoder.py resolution --data-dir DIR  # a linear probe on validation rows of CIFAR-10's training set
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from candidly import encoders
 from candidly.data.catalogue import load_set
-from pairs import paired_ratio
+from pairs import paired_ratio, seconds
 
 
 class Layer(nn.Module):
@@ -61,17 +65,47 @@ def eager() -> nn.Module:
     return nn.Sequential(Layer(3, 32, 3, 2), *blocks, Layer(320, 1280, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
 
 
+def folded(model: nn.Module) -> nn.Module:
+    """Batch norm within the convolutions."""
+    model = copy.deepcopy(model)
+    for layer in [module for module in model.modules() if isinstance(module, Layer)]:
+        layer.conv, layer.norm = fuse_conv_bn_eval(layer.conv, layer.norm), nn.Identity()
+    return model
+
+
+def runner(model: nn.Module, images: np.ndarray, resolution: int, layout: torch.memory_format) -> Callable[[], None]:
+    @torch.inference_mode()
+    def run() -> None:
+        for start in range(0, len(images), 64):
+            batch = torch.from_numpy(encoders._resized(images[start : start + 64], resolution))
+            model(batch.contiguous(memory_format=layout))
+
+    return run
+
+
+def some_images(n: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (n, 32, 32, 3), dtype=np.uint8)
+
+
 def speed(resolution: int = 96, n: int = 256) -> dict[str, float]:
     """Time of eager PyTorch / time of `encode`, resizing included in both; above 1 is faster."""
-    images = np.random.default_rng(0).integers(0, 256, (n, 32, 32, 3), dtype=np.uint8)
-    run, model = encoders.load_lite0(), eager()
-
-    @torch.inference_mode()
-    def plain() -> None:
-        for start in range(0, n, 64):
-            model(torch.from_numpy(encoders._resized(images[start : start + 64], resolution)))
-
+    images, run = some_images(n), encoders.load_lite0()
+    plain = runner(eager(), images, resolution, torch.contiguous_format)
     return paired_ratio(plain, lambda: encoders._encode(run, images, resolution, "plain", 0, False))
+
+
+def variants(resolution: int = 96, n: int = 256) -> dict[str, dict[str, float]]:
+    """Time of eager PyTorch / time of other ways to run it, each added to those before; `compiling` in seconds."""
+    images, model = some_images(n), eager()
+    plain, last = runner(model, images, resolution, torch.contiguous_format), torch.channels_last
+    quick = folded(model).to(memory_format=last)
+    found = {
+        "batch norm folded": paired_ratio(plain, runner(folded(model), images, resolution, torch.contiguous_format)),
+        "channels last": paired_ratio(plain, runner(quick, images, resolution, last)),
+    }
+    compiled = runner(torch.compile(quick), images, resolution, last)
+    compiling = seconds(compiled)
+    return found | {"compiled": paired_ratio(plain, compiled) | {"compiling": compiling}}
 
 
 def resolution(
@@ -99,7 +133,8 @@ def resolution(
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("speed", "resolution"))
+    parser.add_argument("what", choices=("speed", "variants", "resolution"))
     parser.add_argument("--data-dir", type=Path)
     options = parser.parse_args()
-    print(json.dumps(speed() if options.what == "speed" else resolution(options.data_dir)))
+    jobs = {"speed": speed, "variants": variants, "resolution": lambda: resolution(options.data_dir)}
+    print(json.dumps(jobs[options.what]()))

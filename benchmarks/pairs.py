@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import platform
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,13 @@ def seconds(run: Callable[[], object]) -> float:
     began = time.perf_counter()
     run()
     return time.perf_counter() - began
+
+
+def processor() -> str:
+    """What times depend on."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    return next((line.split(":")[1].strip() for line in lines if "model name" in line), platform.machine())
 
 
 def paired_ratio(ours: Callable[[], object], bare: Callable[[], object], pairs: int = 9) -> dict[str, float]:

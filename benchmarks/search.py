@@ -26,6 +26,7 @@ from candidly.bench.scales import CIFAR_MEAN, CIFAR_STD
 from candidly.data.catalogue import load_set
 from candidly.nets import kaiming, whitening_filters
 from candidly.views import Views, make_views
+from pairs import processor
 
 REFERENCE = 2.0e-3  # seconds of an image, forward and backward, of `reference_net` on a quiet core
 VALIDATION = 5000
@@ -178,13 +179,19 @@ def accuracy(net: nn.Module, held: Views, truth: Tensor) -> float:
 
 
 def show(path: Path) -> None:
-    lines = sorted(map(json.loads, path.read_text().splitlines()), key=lambda line: -line["accuracy"])
-    print("| accuracy | epochs | ms an image | MFLOP | what differs |\n|---|---|---|---|---|")
-    for line in lines:
-        differs = {k: v for k, v in (TRIAL | line["trial"]).items() if v != TRIAL[k]}
-        shown = ", ".join(f"{k} {v}" for k, v in differs.items()) or "nothing"
-        ema = f" ({line['accuracy_ema']} averaged)" if "accuracy_ema" in line else ""
-        print(f"| {line['accuracy']}{ema} | {line['epochs']} | {line['ms']} | {line['mflop']} | {shown} |")
+    """Trials of each processor and budget, the best first."""
+    lines = list(map(json.loads, path.read_text().splitlines()))
+    places = sorted({(line["processor"], line["trial"]["budget"]) for line in lines})
+    for place in places:
+        there = [line for line in lines if (line["processor"], line["trial"]["budget"]) == place]
+        print(f"\n{place[0]}, {place[1]} s of one core\n")
+        print("| accuracy | epochs | ms an image | MFLOP | PFLOP in all | what differs |\n|---|---|---|---|---|---|")
+        for line in sorted(there, key=lambda line: -line["accuracy"]):
+            differs = {k: v for k, v in (TRIAL | line["trial"]).items() if v != TRIAL[k] and k != "budget"}
+            shown = ", ".join(f"{k} {v}" for k, v in differs.items()) or "nothing"
+            ema = f" ({line['accuracy_ema']} averaged)" if "accuracy_ema" in line else ""
+            cells = [line["epochs"], line["ms"], line["mflop"], line["pflop"], shown]
+            print(f"| {line['accuracy']}{ema} | {' | '.join(map(str, cells))} |")
 
 
 def main() -> None:
@@ -206,7 +213,7 @@ def main() -> None:
         trial = {**TRIAL, **differs}
         found = run(trial, views, labels, views.like(X[held]), torch.as_tensor(y[held]).long())
         with options.out.open("a") as file:
-            file.write(json.dumps({"trial": trial, **found}) + "\n")
+            file.write(json.dumps({"trial": trial, **found, "processor": processor()}) + "\n")
         print(json.dumps({**differs, **found}), flush=True)
 
 

@@ -45,6 +45,17 @@ def test_scripts_and_make_targets_exist(page):
     assert set(re.findall(r"`make ([a-z-]+)`", text)) <= targets
 
 
+@pytest.mark.parametrize("command", ["all.py --show --out results", "curve.py --show results/curve.jsonl"])
+def test_tables_of_speed_are_those_that_were_measured(command):
+    script, *options = command.split()
+    text = (ROOT / "docs" / "speed.md").read_text()
+    program = [sys.executable, str(ROOT / "benchmarks" / script), *options]
+    shown = subprocess.run(program, capture_output=True, text=True, cwd=ROOT, check=True).stdout
+    assert f"benchmarks/{command}" in text
+    for table in shown.strip().split("\n\n"):
+        assert table in text
+
+
 def test_tables_in_the_documentation_are_those_of_the_results():
     """Every `candidly bench show ... --results` in a page, run again, gives the table above it."""
     shown = 0

@@ -146,13 +146,14 @@ class OOC(PRODEN):
 
     def judge(self, rows: slice, output: Tensor) -> tuple[Tensor, Tensor]:
         """Move the ensemble of some rows, and score them by it; while warming up, by the output alone."""
-        average, output = (values.to(torch.get_default_dtype()) for values in (self.average[rows], output))
-        ensemble = output
+        kept, output = (values.to(torch.get_default_dtype()) for values in (self.average[rows], output))
+        average, ensemble = kept, output
         if self.epoch <= self.warmup_epochs:  # line 6: the ensemble over the warm-up; it starts as the first output
             average = self.ensemble.warm(average, output, max(self.epoch, 1), max(self.warmup_epochs, 1))
         if not self.warming:  # line 8
             average, ensemble = self.ensemble.update(average, output)
-        self.average[rows] = average.to(self.average)
+        if average is not kept:  # a frozen ensemble stays as the warm-up left it
+            self.average[rows] = average.to(self.average)
         return score(ensemble, self.candidates[rows], self.losses, self.openness)
 
     def estimate(self) -> None:
