@@ -60,7 +60,9 @@ def rows(results: dict[str, Any]) -> list[tuple[str, dict[str, Any], str]]:
         (f"{kind} views of a batch / training step", f, "0.05") for kind, f in results["augmentation_share"].items()
     ]
     listed.append(("plain eager PyTorch / the encoder", results["encoder"], "at least 1.5"))
-    listed += [(f"plain eager PyTorch / the same, {name}", found, "") for name, found in results["encoder_variants"].items()]
+    listed += [
+        (f"plain eager PyTorch / the same, {name}", found, "") for name, found in results["encoder_variants"].items()
+    ]
     return listed + [(f"a step, {name} / as it is", found, "") for name, found in results["variants"].items()]
 
 
