@@ -14,6 +14,8 @@ class Bits:
     def __init__(self, dense: Tensor) -> None:
         self.shape, self.device = dense.shape, dense.device
         self.shift = torch.arange(8, dtype=torch.uint8, device=dense.device)
+        bytes_ = torch.arange(256, device=dense.device)[:, None]
+        self.table = (bytes_ >> self.shift & 1).byte().view(torch.int64)[:, 0]  # a byte's eight entries as one number
         n, c = dense.shape
         self.packed = torch.empty((n, -(-c // 8)), dtype=torch.uint8, device=dense.device)
         step = max(1, BLOCK // c)
@@ -29,4 +31,5 @@ class Bits:
 
     def __getitem__(self, rows: Tensor | slice) -> Tensor:
         packed = self.packed[rows]
-        return ((packed[..., None] >> self.shift) & 1).bool().flatten(1)[:, : self.shape[1]]
+        eights = self.table.index_select(0, packed.flatten().int())
+        return eights.view(torch.bool).view(len(packed), -1)[:, : self.shape[1]]

@@ -14,7 +14,7 @@ from candidly.checks import number, whole
 from candidly.errors import InputError
 from candidly.scores import LOSSES, Array, doubt, energy, log_softmax, margin, surprise, wooden_losses
 
-BLOCK = 1 << 18  # entries scored together: their temporary arrays stay in the cache
+BLOCK = 1 << 20  # entries scored together: their temporary arrays stay in the cache, and threads have enough to do
 OPEN_SCORES = ("surprise", "confidence", "energy")
 
 
@@ -101,11 +101,11 @@ def _wooden_score(logits: Array, candidates: Array, openness: str) -> tuple[Arra
     """The same by fewer passes: wooden losses of logits are those of log p, less the row's logsumexp."""
     xp = array_namespace(logits, candidates)
     inside, outside = wooden_losses(logits, candidates)
-    top = -xp.minimum(inside, outside)
-    total = top + xp.log(xp.sum(xp.exp(logits - top[:, None]), axis=-1))
+    least = doubt(log_softmax(logits))
+    total = least - xp.minimum(inside, outside)
     if openness == "surprise":
         return margin(inside, outside), surprise(inside + total, outside + total)
-    return margin(inside, outside), total - top if openness == "confidence" else -total
+    return margin(inside, outside), least if openness == "confidence" else -total
 
 
 @dataclass(frozen=True)
@@ -141,16 +141,21 @@ def _largest(values: Array, count: int, among: Array | None = None) -> Array:
     admitted = xp.ones(values.shape[0], dtype=xp.bool, device=device(values)) if among is None else among
     if count == 0:
         return ~admitted & admitted
-    least = _kth_largest(values[admitted], count)
-    above, equal = admitted & (values > least), admitted & (values == least)
-    wanted = count - xp.sum(xp.astype(above, xp.int64))
+    least = _kth_largest(values if among is None else values[among], count)
+    taken = admitted & (values >= least)
+    if xp.count_nonzero(taken) == count:
+        return taken
+    above = admitted & (values > least)
+    equal, wanted = taken & ~above, count - xp.count_nonzero(above)
     return above | (equal & (xp.cumulative_sum(xp.astype(equal, xp.int64)) <= wanted))
 
 
 def _kth_largest(values: Array, k: int) -> Array:
-    """In linear time, unlike a sort."""
+    """In linear time, unlike a sort; NumPy's is the quickest on a processor."""
     at = values.shape[0] - k
-    return values.kthvalue(at + 1).values if hasattr(values, "kthvalue") else np.partition(values, at)[at]
+    if str(device(values)) != "cpu":
+        return values.kthvalue(at + 1).values
+    return float(np.partition(np.asarray(values), at)[at])
 
 
 def _refuse_nan(values: Array, name: str) -> None:
