@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -35,19 +36,37 @@ def kl(targets: Tensor, logits: Tensor) -> Tensor:
     return torch.special.xlogy(targets, targets).sum(-1) + soft_ce(logits, targets)
 
 
+class Partition(torch.autograd.Function):
+    """log sum_j exp(q . k_j) over constant keys. Its gradient, their mean by these weights, is made on the way."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, keys: Tensor) -> Tensor:
+        scores = q @ keys.T
+        top = scores.amax(-1, keepdim=True)
+        weights = scores.sub_(top).exp_()  # in place: these are the largest arrays of a step
+        total = weights.sum(-1, keepdim=True)
+        ctx.save_for_backward(weights @ keys / total)
+        return (total.log() + top)[:, 0]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (mean,) = ctx.saved_tensors
+        return grad[:, None] * mean, None
+
+
 def supcon(
     q: Tensor, labels: Tensor, contrasts: Sequence[tuple[Tensor, Tensor]], own: Tensor, temperature: float
 ) -> Tensor:
     """-mean over positives of the log-probability among all contrasts (Khosla et al., NeurIPS 2020, Eq. 2).
 
-    q: (b, d) anchors. contrasts: groups of (keys, labels); keys with the anchor's label are its positives. They stand
-    apart so that a long group without gradient costs none. own: (b,), where each anchor stands in the first group; it
+    q: (b, d) anchors. contrasts: groups of (keys, labels); keys with the anchor's label are its positives. Only those of
+    the first group may have a gradient. own: (b,), where each anchor stands in the first group; it
     is none of its own. An anchor without positives adds 0. The mean over positives is that of q with their summed
     keys: only the sum over all contrasts looks at every pair.
     """
-    scores = [q / temperature @ keys.T for keys, _ in contrasts]
-    scores[0].scatter_(1, own[:, None], torch.finfo(q.dtype).min)
-    partition = torch.stack([group.logsumexp(-1) for group in scores]).logsumexp(0)
+    anchors, (first, *others) = q / temperature, [keys for keys, _ in contrasts if len(keys)]
+    among = (anchors @ first.T).scatter(1, own[:, None], torch.finfo(q.dtype).min).logsumexp(-1)
+    partition = torch.stack([among, *(Partition.apply(anchors, keys) for keys in others)]).logsumexp(0)
     n_classes = int(torch.cat([labels, *(y for _, y in contrasts)]).max()) + 1
     members = [F.one_hot(y, n_classes).to(q) for _, y in contrasts]
     positives = torch.stack([group.sum(0) for group in members]).sum(0)[labels] - 1

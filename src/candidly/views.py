@@ -296,7 +296,7 @@ def cutout(x: Tensor, u: Tensor) -> Tensor:
         start = (u[:, dim - 1 : dim] * size).long() - side // 2
         place = torch.arange(size, device=u.device)
         inside.append((place >= start) & (place < start + side))
-    return x.masked_fill((inside[0][:, :, None] & inside[1][:, None])[..., None], 0)
+    return x * ~(inside[0][:, :, None] & inside[1][:, None])[..., None]
 
 
 def rand_augment(x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
@@ -305,16 +305,28 @@ def rand_augment(x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
     `u` (b, 4) holds two choices and two magnitudes. The matrices (b, 3, 3) are for `warp`, which samples only once.
     """
     choices = (u[:, :2] * (len(COLOUR) + len(GEOMETRY))).long()
-    matrix = torch.eye(3, device=x.device).expand(len(x), 3, 3)
-    x = x.clone()
+    matrix, planes = torch.eye(3, device=x.device).expand(len(x), 3, 3), x.permute(0, 3, 1, 2).contiguous()
     for choice, magnitude in zip(choices.T, (2 * u[:, 2:] - 1).T, strict=True):
-        for k, change in enumerate(COLOUR.values()):
-            rows = (choice == k).nonzero()[:, 0]
-            changed = change(x.index_select(0, rows).float(), magnitude[rows, None, None, None])
-            x.index_copy_(0, rows, changed.round_().clamp_(0, 255).byte())
-        for k, move in enumerate(GEOMETRY.values(), start=len(COLOUR)):
-            matrix = matrix @ move(magnitude * (choice == k), *x.shape[1:3])
-    return x, matrix
+        planes = change_colours(planes, choice, magnitude)
+        moves = torch.stack([move(magnitude, *x.shape[1:3]) for move in GEOMETRY.values()])
+        chosen = moves[(choice - len(COLOUR)).clamp(min=0), torch.arange(len(x), device=x.device)]
+        matrix = torch.where((choice >= len(COLOUR))[:, None, None], matrix @ chosen, matrix)
+    return planes.permute(0, 2, 3, 1), matrix
+
+
+def change_colours(planes: Tensor, choice: Tensor, magnitude: Tensor) -> Tensor:
+    """The chosen operation of `COLOUR` on each image (c, h, w), none beyond them; images with the same one together.
+
+    Operations see pixels (h, w, c), but one plane after the other in memory: rows of three numbers would be slow.
+    """
+    order = choice.argsort()
+    planes, m = planes.index_select(0, order), magnitude[order, None, None, None]
+    pixels = planes.permute(0, 2, 3, 1)
+    ends = torch.bincount(choice, minlength=len(COLOUR)).cumsum(0).tolist()
+    for change, start, end in zip(COLOUR.values(), [0, *ends], ends, strict=False):
+        if end > start:
+            pixels[start:end] = change(pixels[start:end].float(), m[start:end]).round_().clamp_(0, 255)
+    return planes.index_select(0, order.argsort())
 
 
 # Operations on colours: x (b, h, w, c) holds whole numbers 0..255, m (b, 1, 1, 1) in -1..1, and 0 changes nothing.
@@ -478,4 +490,4 @@ def warp(x: Tensor, matrix: Tensor) -> Tensor:
     place = m[:, :, 0, None, None] * across + (m[:, :, 1, None, None] * down + m[:, :, 2, None, None])
     source = x.permute(0, 3, 1, 2).float()
     sampled = F.grid_sample(source, place.permute(0, 2, 3, 1), padding_mode="border", align_corners=False)
-    return sampled.masked_fill_((place.abs() > 1).any(1, keepdim=True), 0).permute(0, 2, 3, 1)
+    return sampled.masked_fill_(place.abs().amax(1, keepdim=True) > 1, 0).permute(0, 2, 3, 1)
