@@ -41,12 +41,12 @@ class Partition(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, keys: Tensor) -> Tensor:
-        scores = q @ keys.T
-        top = scores.amax(-1, keepdim=True)
+        scores = keys @ q.T  # (keys, anchors): quicker than the other way round
+        top = scores.amax(0)
         weights = scores.sub_(top).exp_()  # in place: these are the largest arrays of a step
-        total = weights.sum(-1, keepdim=True)
-        ctx.save_for_backward(weights @ keys / total)
-        return (total.log() + top)[:, 0]
+        total = weights.sum(0)
+        ctx.save_for_backward(weights.T @ keys / total[:, None])
+        return total.log() + top
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
@@ -59,18 +59,17 @@ def supcon(
 ) -> Tensor:
     """-mean over positives of the log-probability among all contrasts (Khosla et al., NeurIPS 2020, Eq. 2).
 
-    q: (b, d) anchors. contrasts: groups of (keys, labels); keys with the anchor's label are its positives. Only those of
-    the first group may have a gradient. own: (b,), where each anchor stands in the first group; it
-    is none of its own. An anchor without positives adds 0. The mean over positives is that of q with their summed
-    keys: only the sum over all contrasts looks at every pair.
+    q: (b, d) anchors. contrasts: groups of (keys, labels); keys with the anchor's label are its positives. Only those
+    of the first group may have a gradient. own: (b,), where each anchor stands in the first group; it is none of its own.
+    An anchor without positives adds 0. The mean over positives is that of q with their summed keys: only the sum over
+    all contrasts looks at every pair.
     """
     anchors, (first, *others) = q / temperature, [keys for keys, _ in contrasts if len(keys)]
     among = (anchors @ first.T).scatter(1, own[:, None], torch.finfo(q.dtype).min).logsumexp(-1)
     partition = torch.stack([among, *(Partition.apply(anchors, keys) for keys in others)]).logsumexp(0)
-    n_classes = int(torch.cat([labels, *(y for _, y in contrasts)]).max()) + 1
-    members = [F.one_hot(y, n_classes).to(q) for _, y in contrasts]
-    positives = torch.stack([group.sum(0) for group in members]).sum(0)[labels] - 1
-    summed = torch.stack([group.T @ keys for group, (keys, _) in zip(members, contrasts, strict=True)]).sum(0)
+    counts = torch.bincount(torch.cat([y for _, y in contrasts]))
+    empty, positives = q.new_zeros(len(counts), q.shape[1]), counts[labels] - 1
+    summed = torch.stack([empty.index_add(0, y, keys) for keys, y in contrasts]).sum(0)
     alike = (q * summed[labels]).sum(-1) - (q * contrasts[0][0][own]).sum(-1)
     losses = partition - alike / (temperature * positives.clamp(min=1))
     return torch.where(positives > 0, losses, 0.0)

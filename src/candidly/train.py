@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from candidly import distributed, metrics
+from candidly import distributed, heap, metrics
 from candidly.bits import Bits
 from candidly.checks import number, one_of, whole
 from candidly.corruption import Truth
@@ -143,7 +143,7 @@ def fit(
     try:
         start = trainer.resume()
         shown = progress if distributed.rank() == 0 else False
-        with bar(plan.epochs, label or type(method).__name__, done=start, shown=shown) as advance:
+        with heap.kept(), bar(plan.epochs, label or type(method).__name__, done=start, shown=shown) as advance:
             for epoch in range(start, plan.epochs):
                 row = trainer.epoch(epoch)
                 advance("  ".join(f"{k} {row[k]:.3g}" for k in ("loss", "accuracy") if k in row))

@@ -305,13 +305,19 @@ def rand_augment(x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
     `u` (b, 4) holds two choices and two magnitudes. The matrices (b, 3, 3) are for `warp`, which samples only once.
     """
     choices = (u[:, :2] * (len(COLOUR) + len(GEOMETRY))).long()
-    matrix, planes = torch.eye(3, device=x.device).expand(len(x), 3, 3), x.permute(0, 3, 1, 2).contiguous()
-    for choice, magnitude in zip(choices.T, (2 * u[:, 2:] - 1).T, strict=True):
+    choices, magnitudes = choices.T, (2 * u[:, 2:] - 1).T
+    planes = x.permute(0, 3, 1, 2).contiguous()
+    for choice, magnitude in zip(choices, magnitudes, strict=True):
         planes = change_colours(planes, choice, magnitude)
-        moves = torch.stack([move(magnitude, *x.shape[1:3]) for move in GEOMETRY.values()])
-        chosen = moves[(choice - len(COLOUR)).clamp(min=0), torch.arange(len(x), device=x.device)]
-        matrix = torch.where((choice >= len(COLOUR))[:, None, None], matrix @ chosen, matrix)
-    return planes.permute(0, 2, 3, 1), matrix
+    first, second = moves(choices.flatten(), magnitudes.flatten(), *x.shape[1:3]).chunk(2)
+    return planes.permute(0, 2, 3, 1), first @ second
+
+
+def moves(choice: Tensor, magnitude: Tensor, h: int, w: int) -> Tensor:
+    """The matrix of the chosen operation of `GEOMETRY` for each image; the unit matrix for choices before them."""
+    still = torch.eye(3, device=choice.device).expand(len(choice), 3, 3)
+    matrices = torch.stack([still, *(move(magnitude, h, w) for move in GEOMETRY.values())])
+    return matrices[(choice - len(COLOUR) + 1).clamp(min=0), torch.arange(len(choice), device=choice.device)]
 
 
 def change_colours(planes: Tensor, choice: Tensor, magnitude: Tensor) -> Tensor:
@@ -353,22 +359,19 @@ def depart(origin: Tensor | float, x: Tensor, m: Tensor) -> Tensor:
 
 def smooth(x: Tensor) -> Tensor:
     """3 x 3 mean with weight 5 in the middle; the border stays as it is."""
-    h, w = x.shape[1:3]
-    if min(h, w) < 3:
+    if min(x.shape[1:3]) < 3:
         return x
-    inner = 4 * x[:, 1:-1, 1:-1]
-    for i in range(3):
-        for j in range(3):
-            inner = inner + x[:, i : h - 2 + i, j : w - 2 + j]
+    down = x[:, :-2] + x[:, 1:-1] + x[:, 2:]
+    inner = down[:, :, :-2] + down[:, :, 1:-1] + down[:, :, 2:]
     smoothed = x.clone()
-    smoothed[:, 1:-1, 1:-1] = inner / 13
+    smoothed[:, 1:-1, 1:-1] = inner.add_(x[:, 1:-1, 1:-1], alpha=4).div_(13)
     return smoothed
 
 
 def posterize(x: Tensor, m: Tensor) -> Tensor:
     """Drop up to four of the eight bits."""
     step = (1 << (4 * m.abs()).round().int()).float()
-    return (x / step).floor() * step
+    return (x / step).floor_().mul_(step)
 
 
 def solarize(x: Tensor, m: Tensor) -> Tensor:
@@ -420,7 +423,7 @@ def jitter(x: Tensor, u: Tensor) -> Tensor:
     if x.shape[-1] == 3:
         saturation = saturation.where(u[:, 5, None, None, None] >= 0.2, 0)
         x = mix(x, colour_matrix(saturation[..., 0], change[:, 3, None, None]))
-    return (brightness * (middle + contrast * (x - middle))).clamp(0, 255)
+    return (x - middle).mul_(brightness * contrast).add_(brightness * middle).clamp_(0, 255)
 
 
 def colour_matrix(saturation: Tensor, m: Tensor) -> Tensor:
@@ -434,8 +437,10 @@ def colour_matrix(saturation: Tensor, m: Tensor) -> Tensor:
 def mix(x: Tensor, matrix: Tensor) -> Tensor:
     """Multiply the colour of each pixel by the matrix (b, 3, 3) of its image, one plane after the other."""
     planes = x.permute(0, 3, 1, 2)
-    terms = [matrix[:, :, k, None, None] * planes[:, k : k + 1] for k in range(3)]
-    return (terms[0] + terms[1] + terms[2]).permute(0, 2, 3, 1)
+    mixed = matrix[:, :, 0, None, None] * planes[:, :1]
+    for k in (1, 2):
+        mixed.addcmul_(matrix[:, :, k, None, None], planes[:, k : k + 1])
+    return mixed.permute(0, 2, 3, 1)
 
 
 # Geometry: matrices (b, 3, 3) that send a place (x, y, 1) of the result to its place in the source, in pixels from the
@@ -490,4 +495,5 @@ def warp(x: Tensor, matrix: Tensor) -> Tensor:
     place = m[:, :, 0, None, None] * across + (m[:, :, 1, None, None] * down + m[:, :, 2, None, None])
     source = x.permute(0, 3, 1, 2).float()
     sampled = F.grid_sample(source, place.permute(0, 2, 3, 1), padding_mode="border", align_corners=False)
-    return sampled.masked_fill_(place.abs().amax(1, keepdim=True) > 1, 0).permute(0, 2, 3, 1)
+    across, down = place.abs().split(1, dim=1)
+    return sampled.mul_((torch.maximum(across, down) <= 1).float()).permute(0, 2, 3, 1)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from candidly.checks import number, one_of, whole
 from candidly.distributed import gather, local_part
-from candidly.losses import soft_ce, supcon
+from candidly.losses import Partition, soft_ce, supcon
 from candidly.methods.base import Batch, Method, uniform_confidence
 from candidly.nets import embed, feature_width
 
@@ -107,9 +107,8 @@ class PiCO(Method):
         filled = min(int(self.pointer), self.queue_size)
         queue, queue_labels = self.queue[:filled], self.queue_labels[:filled]
         if not self.prototypical:  # plain MoCo: the own key against the queue
-            own = (q * k).sum(-1, keepdim=True)
-            similarities = torch.cat([own, q @ queue.T], dim=1) / self.temperature
-            return -similarities.log_softmax(-1)[:, 0]
+            own = (q * k).sum(-1) / self.temperature
+            return torch.logaddexp(own, Partition.apply(q / self.temperature, queue)) - own if filled else 0 * own
         own = torch.arange(len(all_q), device=q.device)[local_part(len(all_q))]
         contrasts = [(all_q, all_pseudo), (all_k, all_pseudo), (queue, queue_labels)]
         return supcon(q, pseudo, contrasts, own, self.temperature)
@@ -117,6 +116,6 @@ class PiCO(Method):
     def enqueue(self, k: Tensor, pseudo: Tensor) -> None:
         k, pseudo = k[-self.queue_size :], pseudo[-self.queue_size :]
         slots = (self.pointer + torch.arange(len(k), device=k.device)) % self.queue_size
-        self.queue = self.queue.index_copy(0, slots, k)  # a new tensor: backward still needs the old one
-        self.queue_labels = self.queue_labels.index_copy(0, slots, pseudo)
+        self.queue.index_copy_(0, slots, k)  # `Partition` needs no keys to go back
+        self.queue_labels.index_copy_(0, slots, pseudo)
         self.pointer += len(k)
