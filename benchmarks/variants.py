@@ -19,16 +19,17 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from candidly import heap
 from candidly.nets import build_net, laid_out
-from pairs import paired_ratio
+from pairs import median_interval, paired_ratio, seconds
 
 BATCH, EPOCH = 128, 50_000
-NAMES = ("channels first", "bfloat16", "compiled", "memory given back")
+NAMES = ("channels first", "bfloat16", "compiled")
 
 
 def stepper(net: nn.Module, x: torch.Tensor, **autocast: Any) -> Callable[[], None]:
@@ -45,15 +46,31 @@ def stepper(net: nn.Module, x: torch.Tensor, **autocast: Any) -> Callable[[], No
     return step
 
 
-def several(step: Callable[[], None], *, kept: bool, steps: int = 8) -> Callable[[], None]:
-    """Steps with freed memory kept between them, as `fit` does it, or given back."""
+def fresh(kept: bool) -> float:
+    """Seconds of 25 steps in a new process, with freed memory kept between them, as `fit` does it, or given back."""
+    command = [sys.executable, __file__, "--steps", "kept" if kept else "given back"]
+    return float(subprocess.run(command, check=True, capture_output=True).stdout)
 
-    def run() -> None:
-        with heap.kept() if kept else nullcontext():
-            for _ in range(steps):
-                step()
 
-    return run
+def steps(kept: str, count: int = 25) -> float:
+    step = stepper(
+        laid_out(build_net("fastconv", (3, 32, 32), 10), (3, 32, 32)),
+        torch.randn(BATCH, 3, 32, 32).to(memory_format=torch.channels_last),
+    )
+    with heap.kept() if kept == "kept" else nullcontext():
+        for _ in range(5):
+            step()
+        return seconds(lambda: [step() for _ in range(count)])
+
+
+def memory(pairs: int = 9) -> dict[str, float]:
+    """Pairs of processes: once changed, the memory of a process does not come and go as before."""
+    times = np.array(
+        [(fresh(True), fresh(False)) if k % 2 else (fresh(False), fresh(True))[::-1] for k in range(pairs)]
+    )
+    ratio, low, high = median_interval(times[:, 1] / times[:, 0])
+    took = {"seconds": float(np.median(times[:, 1])), "bare_seconds": float(np.median(times[:, 0]))}
+    return {"ratio": ratio, "low": low, "high": high, **took, "pairs": pairs}
 
 
 def once(name: str, pairs: int) -> dict[str, float]:
@@ -61,8 +78,6 @@ def once(name: str, pairs: int) -> dict[str, float]:
     net, x = build_net("fastconv", (3, 32, 32), 10), torch.randn(BATCH, 3, 32, 32)
     last, x_last = laid_out(copy.deepcopy(net), x.shape[1:]), x.to(memory_format=torch.channels_last)
     bare = stepper(last, x_last)
-    if name == "memory given back":
-        return paired_ratio(several(bare, kept=False), several(bare, kept=True), pairs)
     with heap.kept():
         if name == "channels first":
             return paired_ratio(stepper(net, x), bare, pairs)
@@ -85,14 +100,18 @@ def measure(pairs: int = 15) -> dict[str, dict[str, Any]]:
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=uncached)
         ended = {"error": f"the process ended with code {done.returncode}: {done.stderr[-300:]}".rstrip(": ")}
         found[name] = json.loads(done.stdout) if done.returncode == 0 else ended
-    return found
+    return found | {"memory given back": memory()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=15)
     parser.add_argument("--once", choices=NAMES, help=argparse.SUPPRESS)
+    parser.add_argument("--steps", choices=("kept", "given back"), help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.steps:
+        print(steps(options.steps))
+        return
     print(json.dumps(once(options.once, options.pairs) if options.once else measure(options.pairs)))
 
 

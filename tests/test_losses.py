@@ -186,3 +186,13 @@ def test_extreme_logits_stay_finite(dtype):
 def test_negative_ce_of_a_certain_non_candidate_is_capped():
     g = torch.tensor([[-100.0, 100.0]])
     close(losses.negative_ce(g, torch.tensor([[True, False]])), [-math.log(1e-7)])
+
+
+def test_partition_is_the_logsumexp_of_all_products_and_so_is_its_gradient():
+    q, keys = (torch.randn(n, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(n)) for n in (4, 7))
+    q.requires_grad_()
+    expected = (q @ keys.T).logsumexp(-1)
+    torch.testing.assert_close(losses.Partition.apply(q, keys), expected)
+    assert torch.autograd.gradcheck(lambda q: losses.Partition.apply(q, keys), q)
+    far = losses.Partition.apply(1e4 * q, keys)  # no overflow: about the largest product
+    torch.testing.assert_close(far, (1e4 * q @ keys.T).amax(-1), rtol=1e-3, atol=0)

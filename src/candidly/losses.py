@@ -60,9 +60,9 @@ def supcon(
     """-mean over positives of the log-probability among all contrasts (Khosla et al., NeurIPS 2020, Eq. 2).
 
     q: (b, d) anchors. contrasts: groups of (keys, labels); keys with the anchor's label are its positives. Only those
-    of the first group may have a gradient. own: (b,), where each anchor stands in the first group; it is none of its own.
-    An anchor without positives adds 0. The mean over positives is that of q with their summed keys: only the sum over
-    all contrasts looks at every pair.
+    of the first group may have a gradient. own: (b,), where each anchor stands in the first group; it is none of its
+    own. An anchor without positives adds 0. The mean over positives is that of q with their summed keys: only the sum
+    over all contrasts looks at every pair.
     """
     anchors, (first, *others) = q / temperature, [keys for keys, _ in contrasts if len(keys)]
     among = (anchors @ first.T).scatter(1, own[:, None], torch.finfo(q.dtype).min).logsumexp(-1)
