@@ -348,8 +348,8 @@ def grey(x: Tensor) -> Tensor:
 
 
 def mean_grey(x: Tensor) -> Tensor:
-    """Mean grey level of each image, as a whole number: so that the order of summation does not matter."""
-    return grey(x.mean((1, 2), keepdim=True, dtype=torch.float64)).round().float()
+    """Mean grey level of each image, as a whole number: so that the order of summation hardly ever matters."""
+    return grey(x.mean((1, 2), keepdim=True)).round()
 
 
 def depart(origin: Tensor | float, x: Tensor, m: Tensor) -> Tensor:
@@ -395,8 +395,8 @@ def equalize(x: Tensor) -> Tensor:
     step = (h * w - brightest) // 255
     below = count.cumsum(1) - count
     table = ((below + step // 2) // step.clamp(min=1)).clamp(max=255)
-    equal = torch.where(step > 0, table.gather(1, level), level)
-    return equal.view(b, c, h, w).permute(0, 2, 3, 1).to(x.dtype)
+    table = torch.where(step > 0, table, torch.arange(256, device=x.device)).to(x.dtype)
+    return table.gather(1, level).view(b, c, h, w).permute(0, 2, 3, 1)
 
 
 COLOUR: dict[str, Callable[[Tensor, Tensor], Tensor]] = {

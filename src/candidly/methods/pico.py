@@ -87,8 +87,8 @@ class PiCO(Method):
     @torch.no_grad()
     def move_keys(self, model: nn.Module) -> None:
         queries = [*model.parameters(), *self.projector.parameters()]
-        for key, query in zip(self.keys.parameters(), queries, strict=True):
-            key.lerp_(query, 1 - self.key_momentum)
+        if queries:
+            torch._foreach_lerp_(list(self.keys.parameters()), queries, 1 - self.key_momentum)
 
     def moved_prototypes(self, q: Tensor, pseudo: Tensor) -> Tensor:
         """mu = m mu + (1 - m) q for each example in turn, then normalised once; all classes in one product."""
