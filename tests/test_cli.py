@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+from children import ended
 from sklearn.datasets import load_digits
 
 from candidly.methods import METHODS
@@ -163,7 +164,7 @@ def test_ctrl_c_says_how_to_go_on_and_the_same_command_does(tmp_path):
     while time.time() < deadline and not checkpoint.exists() and child.poll() is None:
         time.sleep(0.005)
     child.send_signal(signal.SIGINT)
-    said = child.communicate(timeout=60)[1]
+    said = ended(child)[1]
     assert child.returncode == 130, said
     assert "Repeat the same command to go on" in said
     assert "Traceback" not in said

@@ -17,6 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
+from children import ended
 
 from candidly.data import fetch
 from candidly.data.catalogue import SETS, load_set, survey
@@ -373,7 +374,7 @@ def test_a_stopped_command_goes_on(cifar, tmp_path, sign, code):
     while not (part.exists() and part.stat().st_size) and time.monotonic() < deadline:
         time.sleep(0.02)
     process.send_signal(sign)
-    message = process.communicate(timeout=20)[1]
+    message = ended(process, 20)[1]
     assert process.returncode == code, message
     assert message == "" or "the same command goes on from there" in message
     size = part.stat().st_size

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from children import ended
 from PIL import Image
 from sklearn.datasets import load_digits
 
@@ -422,7 +423,7 @@ def test_ctrl_c_leaves_nothing(tmp_path):
         time.sleep(0.05)
     time.sleep(5)
     child.send_signal(signal.SIGINT)
-    said = child.communicate(timeout=60)[1]
+    said = ended(child)[1]
     assert child.returncode == 130, said
     assert said == "candidly: stopped; the same command starts it again.\n"
     assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]

@@ -11,6 +11,7 @@ import laws
 import numpy as np
 import pytest
 import torch
+from children import ended
 
 from candidly import CandidateSets, corrupt, fit
 from candidly.bench.data import digits, make_problem
@@ -184,7 +185,7 @@ def test_a_stopped_process_leaves_a_checkpoint_that_goes_on(how, tmp_path):
     while time.time() < deadline and not (metrics.exists() and metrics.read_text().count("\n") >= 3):
         time.sleep(0.02)
     child.send_signal(how)
-    said = child.communicate(timeout=60)[0]
+    said = ended(child)[0]
     if how == signal.SIGINT:
         assert child.returncode == 130
         assert "finished epochs are kept in" in said
