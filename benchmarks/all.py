@@ -46,7 +46,7 @@ PARTS: dict[str, Callable[[], Any]] = {
 def ratio(found: dict[str, Any]) -> str:
     if "error" in found:
         return str(found["error"]).splitlines()[0]
-    return f"{found['ratio']:.3g} [{found['low']:.3g}, {found['high']:.3g}]"
+    return f"{found['ratio']:#.3g} [{found['low']:#.3g}, {found['high']:#.3g}]"
 
 
 def rows(results: dict[str, Any]) -> list[tuple[str, dict[str, Any], str]]:

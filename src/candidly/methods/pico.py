@@ -86,7 +86,7 @@ class PiCO(Method):
 
     @torch.no_grad()
     def move_keys(self, model: nn.Module) -> None:
-        queries = [*model.parameters(), *self.projector.parameters()]
+        queries: list[Tensor] = [*model.parameters(), *self.projector.parameters()]
         if queries:
             torch._foreach_lerp_(list(self.keys.parameters()), queries, 1 - self.key_momentum)
 
