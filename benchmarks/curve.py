@@ -14,6 +14,7 @@ import argparse
 import dataclasses
 import json
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import torch
 
 from candidly.bench.grid import ROWS, Cell, Job
 from candidly.bench.scales import SCALES, Scale
+from candidly.store import versions
 from pairs import processor
 from tune import train, validation_problem
 
@@ -46,6 +48,7 @@ def run(
             row = next(row for row in ROWS if row.name == KINDS[kind])
             found = train(Job(scale, CELL, row, seed), problem, each)
             line = {"kind": kind, "minutes": each, **about, "seed": seed, **found}
+            line |= {"revision": versions()["revision"], "date": datetime.now(UTC).date().isoformat()}
             print(json.dumps(line), flush=True)
             with out.open("a") as file:
                 file.write(json.dumps(line) + "\n")

@@ -28,7 +28,7 @@ from candidly.nets import kaiming, whitening_filters
 from candidly.views import Views, make_views
 from pairs import processor
 
-REFERENCE = 2.0e-3  # seconds of an image, forward and backward, of `reference_net` on a quiet core
+REFERENCE = 2.0e-3  # seconds of an image, forward and backward, of `reference_net` on a quiet core (AMD EPYC)
 VALIDATION = 5000
 TRIAL: dict[str, Any] = {
     "widths": [32, 64, 128],
