@@ -6,6 +6,7 @@
 `scores`: from logits and candidates to three groups, beside a pass that reads their bytes once, as fast as memory gives
 them. `rows`: the same beside torch's largest entry of each row, which is slow for bytes. `training`: what `ooc` does
 between two epochs, which also moves the ensemble and keeps candidates as bits, beside reading the bytes of all three.
+All within `heap.kept`, as in a training.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import torch
 from torch import nn
 
 import growth
+from candidly import heap
 from candidly.methods.ooc import OOC
 from candidly.selection import Rates, score, select
 from pairs import paired_ratio
@@ -32,12 +34,16 @@ def beside_a_pass(n: int = 1_000_000, c: int = 100, pairs: int = 9) -> dict[str,
     def step() -> None:
         select(*score(logits, candidates, openness="confidence"), Rates(0.14, 0.28))
 
-    scores = paired_ratio(step, lambda: read(logits, candidates), pairs)
-    rows = paired_ratio(step, lambda: (logits.amax(1), candidates.view(torch.uint8).amax(1)), pairs)
     method = made_method(candidates, rng)
     arrays, epochs = (logits, method.average, method.candidates.packed), iter(range(1, 1000))
-    training = paired_ratio(lambda: method.epoch_start(next(epochs), lambda: logits), lambda: read(*arrays), pairs)
-    return {"scores": scores, "rows": rows, "training": training}
+    with heap.kept():
+        return {
+            "scores": paired_ratio(step, lambda: read(logits, candidates), pairs),
+            "rows": paired_ratio(step, lambda: (logits.amax(1), candidates.view(torch.uint8).amax(1)), pairs),
+            "training": paired_ratio(
+                lambda: method.epoch_start(next(epochs), lambda: logits), lambda: read(*arrays), pairs
+            ),
+        }
 
 
 def read(*arrays: torch.Tensor) -> list[torch.Tensor]:

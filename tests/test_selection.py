@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from candidly.errors import InputError
-from candidly.scores import log_softmax, wooden_losses
-from candidly.selection import MovingEnsemble, Rates, score, select
+from candidly.scores import LOSSES, log_softmax, wooden_losses
+from candidly.selection import MovingEnsemble, Rates, _at_rank, score, select
 
 both = pytest.mark.parametrize("make", [np.asarray, torch.as_tensor], ids=["numpy", "torch"])
 
@@ -104,6 +104,28 @@ def test_select_equals_the_naive_loop(make, overlap, data):
     opened = data.draw(st.integers(0, n - closed))
     got = select(make(margin), make(openness), Rates(closed / n, opened / n), overlap=overlap)
     assert tuple(map(rows, got)) == naive.select(margin, openness, closed, opened, overlap)
+
+
+@pytest.mark.parametrize("order", ["random", "sorted", "few at the end"])
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.999])
+def test_ranks_of_many_values_are_those_of_a_sort(order, share, monkeypatch):
+    monkeypatch.setattr("candidly.selection.SAMPLE", 64)
+    values = np.random.default_rng(1).normal(size=5000).round(2).astype(np.float32)  # with ties
+    values[::50], values[1::50] = math.inf, -math.inf
+    values = np.sort(values) if order == "sorted" else values
+    if order == "few at the end":  # a sample of every 78th value sees none of them
+        values[1:][np.arange(4999) % 78 < 40] = 9.0
+    at = int(share * 5000)
+    assert _at_rank(values, at) == np.sort(values)[at]
+
+
+@both
+def test_the_losses_tell_the_confidence(make):
+    """Of wooden losses the lesser one is that of the best class; of others it is not."""
+    logits, cand = outputs(10).reshape(-1, 3), np.tile([[True, False, True], [True, True, True]], (20, 1))
+    for losses in LOSSES:
+        found = score(make(logits), make(cand), losses, "confidence")[1]
+        np.testing.assert_allclose(found, -log_softmax(logits).max(1))
 
 
 def test_score_offers_three_open_set_scores():

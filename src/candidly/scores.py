@@ -26,7 +26,13 @@ def log_softmax(logits: Array) -> Array:
 
 def wooden_losses(log_probs: Array, candidates: Array) -> tuple[Array, Array]:
     """(inside, outside): the least of -log p over the candidates, and over the non-candidates. Eq. (3)."""
-    return _least_loss(log_probs, candidates), _least_loss(log_probs, ~candidates)
+    xp = array_namespace(log_probs, candidates)
+    if not hasattr(log_probs, "add"):
+        return _least_loss(xp, log_probs, candidates), _least_loss(xp, log_probs, ~candidates)
+    far, chosen = xp.finfo(log_probs.dtype).max, candidates.view(xp.uint8).to(log_probs.dtype)
+    outside = log_probs.add(chosen, alpha=-far).amax(-1)  # torch: adding is three times as fast as `where`
+    inside = log_probs.add(chosen.sub_(1), alpha=far).amax(-1)
+    return inside.mul_(-2).div_(2), outside.mul_(-2).div_(2)  # of no label at all: infinite, as -2 far is
 
 
 def mean_losses(log_probs: Array, candidates: Array) -> tuple[Array, Array]:
@@ -45,7 +51,7 @@ LOSSES = {"wooden": wooden_losses, "mean": mean_losses, "entropy": entropy_losse
 def margin(inside: Array, outside: Array) -> Array:
     """outside - inside: large for normal examples, small for closed-set ones, +inf for full sets. Eq. (1)."""
     xp = array_namespace(inside, outside)
-    return xp.where(xp.isinf(outside), math.inf, outside - _finite(xp, inside, outside))
+    return outside - xp.where(xp.isinf(outside), 0.0, inside)  # inf - inf would be no number
 
 
 def surprise(inside: Array, outside: Array) -> Array:
@@ -54,7 +60,8 @@ def surprise(inside: Array, outside: Array) -> Array:
     An infinite loss means that the other side holds all the mass, as with a full set: no surprise at all, -inf.
     """
     xp = array_namespace(inside, outside)
-    return xp.where(xp.isinf(outside) | xp.isinf(inside), -math.inf, outside + inside)
+    total = outside + inside
+    return xp.where(xp.isinf(total), -math.inf, total)
 
 
 def doubt(log_probs: Array) -> Array:
@@ -104,13 +111,8 @@ def _normalise(weights: Array) -> Array:
     return weights / xp.where(total > 0, total, 1.0)
 
 
-def _least_loss(log_probs: Array, labels: Array) -> Array:
-    xp = array_namespace(log_probs, labels)
-    if not hasattr(log_probs, "add"):
-        return -xp.max(xp.where(labels, log_probs, -math.inf), axis=-1)
-    far, others = xp.finfo(log_probs.dtype).max, (~labels).view(xp.uint8)  # torch: a third of the time of `where`
-    largest = log_probs.add(others.to(log_probs.dtype), alpha=-far).amax(-1)
-    return xp.where(largest < -far / 2, math.inf, -largest)
+def _least_loss(xp: Any, log_probs: Array, labels: Array) -> Array:
+    return -xp.max(xp.where(labels, log_probs, -math.inf), axis=-1)
 
 
 def _mean_loss(log_probs: Array, labels: Array) -> Array:
@@ -125,8 +127,3 @@ def _entropy(log_probs: Array, labels: Array) -> Array:
     p = disambiguate(xp.exp(log_probs), labels)
     entropy = -xp.sum(p * xp.log(xp.where(p > 0, p, 1.0)), axis=-1)
     return xp.where(xp.any(labels, axis=-1), entropy, math.inf)
-
-
-def _finite(xp: Any, inside: Array, outside: Array) -> Array:
-    """`inside`, with 0 where `outside` is infinite, so that no inf - inf arises."""
-    return xp.where(xp.isinf(outside), 0.0, inside)

@@ -10,11 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from array_api_compat import array_namespace, device
 
+from candidly import heap
 from candidly.checks import number, whole
 from candidly.errors import InputError
-from candidly.scores import LOSSES, Array, doubt, energy, log_softmax, margin, surprise, wooden_losses
+from candidly.scores import LOSSES, Array, doubt, energy, log_softmax, margin, surprise
 
 BLOCK = 1 << 20  # entries scored together: their temporary arrays stay in the cache, and threads have enough to do
+SAMPLE = 1 << 14  # values that tell roughly where a ranking is cut
 OPEN_SCORES = ("surprise", "confidence", "energy")
 
 
@@ -76,9 +78,12 @@ def select(margin: Array, openness: Array, rates: Rates, *, overlap: bool = Fals
 def score(logits: Array, candidates: Array, losses: str = "wooden", openness: str = "surprise") -> tuple[Array, Array]:
     """(margin, openness) of each example from logits, by the chosen losses (`LOSSES`) and score (`OPEN_SCORES`)."""
     xp = array_namespace(logits, candidates)
-    parts = [_score(logits[rows], candidates[rows], losses, openness) for rows in blocks(*logits.shape)]
-    margins, opennesses = zip(*parts, strict=True)
-    return xp.concat(margins), xp.concat(opennesses)
+    with heap.kept():  # temporary arrays of a block serve the next one
+        parts = [_sides(logits[rows], candidates[rows], losses, openness) for rows in blocks(*logits.shape)]
+    inside, outside, *found = (xp.concat(part) for part in zip(*parts, strict=True))
+    if not found:
+        found = [surprise(inside, outside) if openness == "surprise" else xp.minimum(inside, outside)]
+    return margin(inside, outside), found[0]
 
 
 def blocks(n: int, c: int) -> Iterator[slice]:
@@ -87,25 +92,13 @@ def blocks(n: int, c: int) -> Iterator[slice]:
     return (slice(start, start + step) for start in range(0, max(1, n), step))
 
 
-def _score(logits: Array, candidates: Array, losses: str, openness: str) -> tuple[Array, Array]:
-    if losses == "wooden":
-        return _wooden_score(logits, candidates, openness)
+def _sides(logits: Array, candidates: Array, losses: str, openness: str) -> tuple[Array, ...]:
+    """(inside, outside), and the openness if these do not tell it: the lesser wooden loss is that of the best class."""
     log_probs = log_softmax(logits)
-    inside, outside = LOSSES[losses](log_probs, candidates)
-    if openness == "surprise":
-        return margin(inside, outside), surprise(inside, outside)
-    return margin(inside, outside), doubt(log_probs) if openness == "confidence" else energy(logits)
-
-
-def _wooden_score(logits: Array, candidates: Array, openness: str) -> tuple[Array, Array]:
-    """The same by fewer passes: wooden losses of logits are those of log p, less the row's logsumexp."""
-    xp = array_namespace(logits, candidates)
-    inside, outside = wooden_losses(logits, candidates)
-    least = doubt(log_softmax(logits))
-    total = least - xp.minimum(inside, outside)
-    if openness == "surprise":
-        return margin(inside, outside), surprise(inside + total, outside + total)
-    return margin(inside, outside), least if openness == "confidence" else -total
+    sides = LOSSES[losses](log_probs, candidates)
+    if openness == "energy":
+        return *sides, energy(logits)
+    return sides if openness == "surprise" or losses == "wooden" else (*sides, doubt(log_probs))
 
 
 @dataclass(frozen=True)
@@ -131,7 +124,10 @@ class MovingEnsemble:
 
     def update(self, average: Array, output: Array) -> tuple[Array, Array]:
         """(average, ensemble output) of a main epoch."""
-        ensemble = self.momentum * average + (1 - self.momentum) * output
+        if hasattr(output, "lerp"):  # torch: a pass instead of three
+            ensemble = output.lerp(average, self.momentum)
+        else:
+            ensemble = self.momentum * average + (1 - self.momentum) * output
         return (ensemble if self.recursive else average), ensemble
 
 
@@ -141,7 +137,7 @@ def _largest(values: Array, count: int, among: Array | None = None) -> Array:
     admitted = xp.ones(values.shape[0], dtype=xp.bool, device=device(values)) if among is None else among
     if count == 0:
         return ~admitted & admitted
-    least = _kth_largest(values if among is None else values[among], count)
+    least = _kth_largest(values if among is None else xp.where(among, values, -math.inf), count)
     taken = admitted & (values >= least)
     if xp.count_nonzero(taken) == count:
         return taken
@@ -151,11 +147,26 @@ def _largest(values: Array, count: int, among: Array | None = None) -> Array:
 
 
 def _kth_largest(values: Array, k: int) -> Array:
-    """In linear time, unlike a sort; NumPy's is the quickest on a processor."""
+    """In linear time, unlike a sort."""
     at = values.shape[0] - k
     if str(device(values)) != "cpu":
         return values.kthvalue(at + 1).values
-    return float(np.partition(np.asarray(values), at)[at])
+    return float(_at_rank(np.asarray(values), at))
+
+
+def _at_rank(values: np.ndarray, at: int) -> Any:
+    """What would stand at this place if the values were sorted.
+
+    Two values of a sample enclose it nearly always, and few others with it: two thirds of the time are saved.
+    """
+    step = len(values) // SAMPLE
+    if step > 1:
+        sample, reach = np.sort(values[::step]), 2 * math.isqrt(SAMPLE)  # four standard deviations of a rank
+        low, high = sample[[max(at // step - reach, 0), min(at // step + reach, len(sample) - 1)]]
+        below, between = np.count_nonzero(values < low), values[(values >= low) & (values <= high)]
+        if below <= at < below + len(between):
+            return np.partition(between, at - below)[at - below]
+    return np.partition(values, at)[at]
 
 
 def _refuse_nan(values: Array, name: str) -> None:
