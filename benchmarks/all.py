@@ -34,6 +34,9 @@ PARTS: dict[str, Callable[[], Any]] = {
     "selection": selection.beside_a_pass,
     "augmentation": augmentation.throughput,
     "augmentation_share": lambda: {kind: augmentation.share_of_a_step(kind) for kind in VIEWS if kind != "plain"},
+    "augmentation_alone": lambda: {
+        kind: augmentation.share_of_a_step(kind, together=1) for kind in VIEWS if kind != "plain"
+    },
     "growth": lambda: {job: growth.measure(job) for job in growth.JOBS},
     "imagenet": selection.imagenet_apart,
     "startup": startup.measure,
@@ -59,6 +62,9 @@ def rows(results: dict[str, Any]) -> list[tuple[str, dict[str, Any], str]]:
     listed.append(("selection between two epochs of `ooc` / reading its bytes", results["selection"]["training"], ""))
     listed += [
         (f"{kind} views of a batch / training step", f, "0.05") for kind, f in results["augmentation_share"].items()
+    ]
+    listed += [
+        (f"{kind} views, batch by batch / training step", f, "") for kind, f in results["augmentation_alone"].items()
     ]
     listed.append(("plain eager PyTorch / the encoder", results["encoder"], "at least 1.5"))
     listed += [

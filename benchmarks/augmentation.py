@@ -22,8 +22,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from candidly import heap
 from candidly.bench.scales import SCALES
 from candidly.nets import build_net, laid_out
+from candidly.train import TOGETHER
 from candidly.views import VIEWS, make_views, rand_augment, warp
 from pairs import paired_ratio
 
@@ -114,8 +116,11 @@ def throughput(batch: int = 512, size: int = 32, repeats: int = 15) -> list[dict
         return measure(our_cases(images) | kornia_cases(images), repeats)
 
 
-def share_of_a_step(kind: str = "weak", batch: int = 128, pairs: int = 15) -> dict[str, float]:
-    """Time of making a batch of views / time of a training step on it, with the net of the scale `cpu`."""
+def share_of_a_step(kind: str = "weak", together: int | None = None, batch: int = 128, pairs: int = 15) -> Any:
+    """Time of making views of some batches / time of as many training steps on them, with the net of the scale `cpu`.
+
+    As in a training: of as many batches `together` as the trainer takes, and with memory that is kept.
+    """
     rng = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (4096, 32, 32, 3), dtype=torch.uint8, generator=rng)
     views, net = (
@@ -125,12 +130,19 @@ def share_of_a_step(kind: str = "weak", batch: int = 128, pairs: int = 15) -> di
     labels, optimizer = torch.randint(0, 10, (batch,)), torch.optim.SGD(net.parameters(), 0.01, 0.9)
     x = views(torch.arange(batch), "weak", rng)
 
-    def step() -> None:
-        optimizer.zero_grad()
-        F.cross_entropy(net(x), labels).backward()
-        optimizer.step()
+    count = together or TOGETHER // x.numel()
 
-    return paired_ratio(lambda: views(torch.randint(0, 4096, (batch,), generator=rng), kind, rng), step, pairs)
+    def steps() -> None:
+        for _ in range(count):
+            optimizer.zero_grad()
+            F.cross_entropy(net(x), labels).backward()
+            optimizer.step()
+
+    def make() -> None:
+        views(torch.randint(0, 4096, (count * batch,), generator=rng), kind, rng)
+
+    with heap.kept():
+        return {**paired_ratio(make, steps, pairs), "together": count}
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from candidly.methods import METHODS
 from candidly.nets import build_net
 from candidly.precision import Lowered, require_bfloat16
 from candidly.store import writing
-from candidly.train import make_scheme
+from candidly.train import fit, make_scheme
 
 works = pytest.mark.skipif(bool(precision._ended_by()), reason="bfloat16 ends the process on this processor")
 
@@ -106,6 +106,20 @@ def test_a_stopped_training_in_bfloat16_goes_on_bit_for_bit(tmp_path):
         resumed = laws.train("pico", epochs=5, scheme=plan, run=run)
     laws.assert_same(straight.model, resumed.model)
     laws.assert_same(straight.method, resumed.method)
+
+
+@works
+def test_data_that_a_method_refuses_leave_the_model_as_it_was():
+    class Choosy(METHODS["cc"]):
+        def setup(self, model, candidates, rng):
+            raise InputError("not these")
+
+    X, sets, _ = laws.table()
+    model = build_net("mlp", (laws.D,), laws.C)
+    with pytest.raises(InputError, match="not these"):
+        fit(model, X, sets, Choosy(), precision="bfloat16")
+    assert not model.features._forward_hooks
+    assert not model.features._forward_pre_hooks
 
 
 def test_a_processor_that_refuses_is_told_instead_of_a_crash(monkeypatch):

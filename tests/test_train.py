@@ -24,7 +24,7 @@ from candidly.predictor import Predictor, predict
 from candidly.selection import Rates, Selection
 from candidly.store import read_metrics, writing
 from candidly.train import SCHEMES, batches, find_device, make_scheme
-from candidly.views import make_views
+from candidly.views import ImageViews, make_views
 
 
 def images(n=24, seed=0):
@@ -65,6 +65,27 @@ def test_batches_cover_every_row_once(n, size, expected):
     assert [len(rows) for rows, _ in parts] == expected
     assert torch.cat([rows for rows, _ in parts]).tolist() == list(range(n))
     assert [done for _, done in parts] == [start * size / n for start in range(len(expected))]
+
+
+def test_views_of_several_batches_are_made_together(monkeypatch):
+    """As many as TOGETHER allows, and one at least; a weak view of each batch is the one it would have by itself."""
+    X, y = images()
+    made, found = [], []
+    whole = ImageViews.__call__
+    monkeypatch.setattr(
+        ImageViews, "__call__", lambda self, index, *rest: made.append(len(index)) or whole(self, index, *rest)
+    )
+    for together in (0, 3 * 4 * X[0].size, 1 << 21):
+        monkeypatch.setattr("candidly.train.TOGETHER", together)
+        made.clear()
+        model = build_net("conv", (3, 8, 8), 3)
+        fit(model, X, CandidateSets([[label] for label in y], classes=range(3)), "cc", epochs=1, batch_size=4)
+        found.append((model, [n for n in made if n > 2]))  # the trainer looks at two images first
+    assert found[0][1] == [4] * 6
+    assert found[1][1] == [12, 12]
+    assert found[2][1] == [24]
+    for model, _ in found[1:]:
+        laws.assert_same(model, found[0][0])
 
 
 @pytest.mark.parametrize("net", ["conv", "fastconv", "resnet18"])

@@ -19,11 +19,13 @@ from candidly.views import (
     ImageViews,
     TableViews,
     VersionViews,
+    change_colours,
     colour_matrix,
     jitter,
     make_views,
     mirror,
     mix,
+    moves,
     rand_augment,
     random_box,
     resized_strong,
@@ -162,8 +164,7 @@ def test_mirror_is_numpys_reflection() -> None:
 def test_cutout_blackens_at_most_a_square_of_half_the_height(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in COLOUR:  # leave only crop, flip and Cutout
         monkeypatch.setitem(COLOUR, name, lambda x, m: x)
-    for name in GEOMETRY:
-        monkeypatch.setitem(GEOMETRY, name, lambda m, h, w: torch.eye(3).expand(len(m), 3, 3))
+    monkeypatch.setattr("candidly.views.moves", lambda choice, m, h, w: torch.eye(3).expand(len(m), 3, 3))
     views = make_views(np.full((1, 32, 32, 3), 100, np.uint8), **CIFAR)
     batch = pixels(views, views(torch.zeros(2000, dtype=torch.long), "strong", rng()))
     assert np.unique(batch.round(3)).tolist() == [0, 100]
@@ -183,11 +184,18 @@ def test_strong_views_have_a_black_square_and_change_every_image() -> None:
 
 # Operations on colours
 
+OPERATIONS = [*COLOUR, *GEOMETRY]
+
 
 def colour(name: str, x: np.ndarray, m: float) -> np.ndarray:
-    """One image (h, w, c) through one operation, rounded as the caller does."""
-    batch = COLOUR[name](torch.from_numpy(x)[None].float(), torch.full((1, 1, 1, 1), m))
-    return batch.round().clamp(0, 255)[0].numpy()
+    """One image (h, w, c) through one operation."""
+    planes = torch.from_numpy(x).permute(2, 0, 1)[None]
+    changed = change_colours(planes, torch.tensor([[list(COLOUR).index(name)]]), torch.tensor([[m]]))
+    return changed[0].permute(1, 2, 0).numpy()
+
+
+def geometry(name: str, m: Tensor, h: int, w: int) -> Tensor:
+    return moves(torch.full(m.shape, OPERATIONS.index(name)), m, h, w)
 
 
 @pytest.mark.parametrize("name", COLOUR)
@@ -274,7 +282,7 @@ def test_equalize_is_pillows(low: int) -> None:
 
 @pytest.mark.parametrize("name", GEOMETRY)
 def test_geometry_of_magnitude_zero_changes_nothing(name: str) -> None:
-    matrix = GEOMETRY[name](torch.zeros(2), 12, 20)
+    matrix = geometry(name, torch.zeros(2), 12, 20)
     assert torch.equal(matrix, torch.eye(3).expand(2, 3, 3))
     x = torch.from_numpy(DATA["oblong"][:2])
     np.testing.assert_allclose(warp(x, matrix), x, atol=2e-3)
@@ -282,7 +290,7 @@ def test_geometry_of_magnitude_zero_changes_nothing(name: str) -> None:
 
 def moved(name: str, m: float, x: np.ndarray) -> np.ndarray:
     h, w = x.shape
-    result = warp(torch.from_numpy(x)[None, :, :, None], GEOMETRY[name](torch.tensor([m]), h, w))
+    result = warp(torch.from_numpy(x)[None, :, :, None], geometry(name, torch.tensor([m]), h, w))
     return result[0, :, :, 0].numpy()
 
 
@@ -302,16 +310,13 @@ def test_shear_moves_each_row_by_its_height() -> None:
 
 
 def test_rotation_is_one_of_thirty_degrees_also_for_oblong_images() -> None:
-    matrix = GEOMETRY["rotate"](torch.tensor([1.0, -1.0]), 12, 20)
+    matrix = geometry("rotate", torch.tensor([1.0, -1.0]), 12, 20)
     cos, sin = np.cos(np.pi / 6), np.sin(np.pi / 6)
     np.testing.assert_allclose(matrix[0, :2, :2], [[cos, -sin], [sin, cos]], atol=1e-3)
     np.testing.assert_allclose(matrix[0] @ matrix[1], np.eye(3), atol=1e-6)
 
 
 # Two operations for each image
-
-
-OPERATIONS = [*COLOUR, *GEOMETRY]
 
 
 def wish(*pairs: tuple[str, float]) -> list[float]:
@@ -335,10 +340,10 @@ def test_each_image_gets_its_own_two_operations_in_turn() -> None:
     np.testing.assert_array_equal(result[1], image[1])
     np.testing.assert_array_equal(result[2], image[2] // 16 * 16)
     half, one = torch.tensor([0.5]), torch.ones(1)
-    turned = GEOMETRY["rotate"](half, 20, 20) @ GEOMETRY["translate_x"](one, 20, 20)
+    turned = geometry("rotate", half, 20, 20) @ geometry("translate_x", one, 20, 20)
     np.testing.assert_allclose(matrix[0], np.eye(3))
     np.testing.assert_allclose(matrix[1], turned[0], atol=1e-5)
-    np.testing.assert_allclose(matrix[2], GEOMETRY["shear_y"](-one, 20, 20)[0], atol=1e-6)
+    np.testing.assert_allclose(matrix[2], geometry("shear_y", -one, 20, 20)[0], atol=1e-6)
 
 
 def test_every_operation_is_drawn_equally_often(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import os
 import time
@@ -32,6 +33,7 @@ from candidly.sets import CandidateSets
 from candidly.store import Run, fingerprint
 from candidly.views import Views, make_views
 
+TOGETHER = 1 << 21  # numbers of a view, for several batches, that are made together
 PREPARED = 2000  # examples at least, if there are as many, that a net may look at before the training starts
 
 
@@ -205,8 +207,12 @@ class Trainer:
 
     def set_up_method(self, candidates: Tensor) -> None:
         self.method.epochs = self.scheme.epochs
-        with seeded(self.seed, 0, self.rng):
-            self.method.setup(self.model, candidates, self.rng)
+        try:
+            with seeded(self.seed, 0, self.rng):
+                self.method.setup(self.model, candidates, self.rng)
+        except BaseException:  # data that the method refuses: the model is the caller's, and stays as it was
+            self.restore()
+            raise
         self.method.to(self.device)
 
     def epoch(self, epoch: int) -> dict[str, Any]:
@@ -236,13 +242,12 @@ class Trainer:
         if self.recorded is not None:
             self.recorded.zero_()  # each process fills in its own rows
         phase = "warm-up" if getattr(self.method, "warming", False) else "training"  # they may cost different amounts
-        for index, done in batches(order, self.scheme.batch_size):
+        for batch, size, done in self.batches(order):
             for group in self.optimizer.param_groups:
                 group["lr"] = self.scheme.rate(epoch + done)
-            batch = self.batch(index)
             mine[batch.index] = True
             with self.meter.counting(phase, len(batch.index)):
-                total += self.update(batch, len(index))
+                total += self.update(batch, size)
             if self.recorder is not None and (outputs := self.recorder.take()) is not None:
                 self.record(batch.index, outputs)
         return self.end_of_pass(total, mine, epoch)
@@ -262,12 +267,27 @@ class Trainer:
         self.optimizer.step()
         return losses.detach()
 
-    def batch(self, index: Tensor) -> Batch:
+    def batches(self, order: Tensor) -> Iterator[tuple[Batch, int, float]]:
+        """(this process's part of a global batch, the size of that, the share of the pass done before), one by one."""
+        planned = batches(order, self.scheme.batch_size)
+        together = max(1, TOGETHER // (self.scheme.batch_size * math.prod(self.views.shape)))
+        while some := list(itertools.islice(planned, together)):
+            for (index, done), views in zip(some, self.make_views([index for index, _ in some]), strict=True):
+                yield self.batch(index, views), len(index), done
+
+    def make_views(self, indices: list[Tensor]) -> Iterator[tuple[Tensor, ...]]:
+        """The views of this process's parts of some global batches, made together: small ones are mostly overhead."""
+        starts = itertools.accumulate((len(index) for index in indices), initial=0)
+        parts = [torch.arange(len(index))[distributed.local_part(len(index))] for index in indices]
+        mine = torch.cat([part + start for part, start in zip(parts, starts, strict=False)])
+        kinds = self.method.views or self.scheme.views
+        views = [self.views(torch.cat(indices), kind, self.rng, mine) for kind in kinds]
+        return zip(*(view.split([len(part) for part in parts]) for view in views), strict=True)
+
+    def batch(self, index: Tensor, views: tuple[Tensor, ...]) -> Batch:
         """The part of a global batch that belongs to this process."""
         part = distributed.local_part(len(index))
         rows = index[part].to(self.device)
-        kinds = self.method.views or self.scheme.views
-        views = tuple(self.views(index, kind, self.rng, part) for kind in kinds)
 
         def uniform(width: int) -> Tensor:
             return torch.rand((len(index), width), generator=self.rng)[part].to(self.device)
@@ -351,6 +371,10 @@ class Trainer:
     def close(self) -> None:
         if self.recorder is not None:
             self.recorder.handle.remove()
+        self.restore()
+
+    def restore(self) -> None:
+        """The model's passes in full precision again."""
         if self.lowered is not None:
             self.lowered.close()
 

@@ -57,7 +57,7 @@ class Views(ABC):
         return len(self.data)
 
     def __call__(
-        self, index: Tensor, kind: str, rng: torch.Generator | None = None, part: slice = slice(None)
+        self, index: Tensor, kind: str, rng: torch.Generator | None = None, part: slice | Tensor = slice(None)
     ) -> Tensor:
         """The rows `index[part]` as float32; random numbers come from `rng` (on the CPU) for the whole of `index`."""
         one_of(kind, VIEWS, "view")
@@ -100,7 +100,7 @@ class ImageViews(Views):
         self._offset = (self.mean / self.std).float().expand(h, w, c).contiguous().to(device)
 
     def _view(self, index: Tensor, kind: str, draw: Draw) -> Tensor:
-        pixels = RECIPES[kind](self.data.index_select(0, index), draw).float().contiguous()
+        pixels = RECIPES[kind](self.data.index_select(0, index), draw).contiguous().float()
         return pixels.mul_(self._factor).sub_(self._offset).permute(0, 3, 1, 2)
 
 
@@ -280,11 +280,13 @@ def mirror(place: Tensor, size: int) -> Tensor:
 
 
 def take(x: Tensor, row: Tensor, column: Tensor) -> Tensor:
-    """The pixels of image i at row[i] and column[i]: one gather for the whole batch."""
+    """The pixels of image i at row[i] and column[i]: whole lines are moved, first the rows, then the columns."""
     b, height, width, c = x.shape
-    line = row + height * torch.arange(b, device=x.device)[:, None]
-    pixel = (line * width)[:, :, None] + column[:, None]
-    return x.reshape(-1, c).index_select(0, pixel.flatten()).view(*pixel.shape, c)
+    image = torch.arange(b, device=x.device)[:, None]
+    h, w = row.shape[1], column.shape[1]
+    lines = x.reshape(b * height, width * c).index_select(0, (row + height * image).flatten())
+    upright = lines.view(b, h, width, c).permute(0, 2, 3, 1).reshape(b * width, c * h)
+    return upright.index_select(0, (column + width * image).flatten()).view(b, w, c, h).permute(0, 3, 1, 2)
 
 
 def cutout(x: Tensor, u: Tensor) -> Tensor:
@@ -295,8 +297,8 @@ def cutout(x: Tensor, u: Tensor) -> Tensor:
         size = x.shape[dim]
         start = (u[:, dim - 1 : dim] * size).long() - side // 2
         place = torch.arange(size, device=u.device)
-        inside.append((place >= start) & (place < start + side))
-    return x * ~(inside[0][:, :, None] & inside[1][:, None])[..., None]
+        inside.append(((place >= start) & (place < start + side)).to(x.dtype))
+    return x * (1 - inside[0][:, :, None] * inside[1][:, None])[..., None]
 
 
 def rand_augment(x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
@@ -306,37 +308,41 @@ def rand_augment(x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
     """
     choices = (u[:, :2] * (len(COLOUR) + len(GEOMETRY))).long()
     choices, magnitudes = choices.T, (2 * u[:, 2:] - 1).T
-    planes = x.permute(0, 3, 1, 2).contiguous()
-    for choice, magnitude in zip(choices, magnitudes, strict=True):
-        planes = change_colours(planes, choice, magnitude)
+    changed = change_colours(x.permute(0, 3, 1, 2), choices, magnitudes)
     first, second = moves(choices.flatten(), magnitudes.flatten(), *x.shape[1:3]).chunk(2)
-    return planes.permute(0, 2, 3, 1), first @ second
+    return changed.permute(0, 2, 3, 1), first @ second
 
 
 def moves(choice: Tensor, magnitude: Tensor, h: int, w: int) -> Tensor:
     """The matrix of the chosen operation of `GEOMETRY` for each image; the unit matrix for choices before them."""
-    still = torch.eye(3, device=choice.device).expand(len(choice), 3, 3)
-    matrices = torch.stack([still, *(move(magnitude, h, w) for move in GEOMETRY.values())])
-    return matrices[(choice - len(COLOUR) + 1).clamp(min=0), torch.arange(len(choice), device=choice.device)]
+    kind = torch.arange(len(COLOUR), len(COLOUR) + len(GEOMETRY), device=choice.device)
+    turn, lean_x, lean_y, right, down = (magnitude * (choice == kind[:, None])).unbind()
+    cos, sin = cos_sin(turn, 0.2679)  # tan(30 deg / 2)
+    return affine(cos, 0.3 * lean_x - sin, 0.3 * w * right, 0.3 * lean_y + sin, cos, 0.3 * h * down)
 
 
-def change_colours(planes: Tensor, choice: Tensor, magnitude: Tensor) -> Tensor:
-    """The chosen operation of `COLOUR` on each image (c, h, w), none beyond them; images with the same one together.
+def change_colours(planes: Tensor, choices: Tensor, magnitudes: Tensor) -> Tensor:
+    """The chosen operations of `COLOUR` on each image (c, h, w), one after the other; choices beyond them do nothing.
 
-    Operations see pixels (h, w, c), but one plane after the other in memory: rows of three numbers would be slow.
+    Images with the same operation are brought together. Operations see pixels (h, w, c), but one plane after the other
+    in memory: rows of three numbers would be slow.
     """
-    order = choice.argsort()
-    planes, m = planes.index_select(0, order), magnitude[order, None, None, None]
-    pixels = planes.permute(0, 2, 3, 1)
-    ends = torch.bincount(choice, minlength=len(COLOUR)).cumsum(0).tolist()
-    for change, start, end in zip(COLOUR.values(), [0, *ends], ends, strict=False):
-        if end > start:
-            pixels[start:end] = change(pixels[start:end].float(), m[start:end]).round_().clamp_(0, 255)
-    return planes.index_select(0, order.argsort())
+    planes, at = planes.contiguous(), torch.arange(len(planes), device=planes.device)
+    choices = choices.where(magnitudes != 0, len(COLOUR)).clamp(max=len(COLOUR))
+    for choice, magnitude in zip(choices, magnitudes, strict=True):
+        order = choice[at].argsort()
+        planes, at = planes.index_select(0, order), at[order]
+        sizes = torch.bincount(choice, minlength=len(COLOUR) + 1).tolist()
+        groups = zip(COLOUR.values(), planes.split(sizes), magnitude[at, None, None, None].split(sizes), strict=False)
+        for change, x, m in groups:
+            if len(x):
+                changed = change(x.float().permute(0, 2, 3, 1), m).round_().clamp_(0, 255)
+                x.copy_(changed.permute(0, 3, 1, 2).short())  # torch is slow to make bytes of floats
+    return planes.index_select(0, at.argsort())
 
 
-# Operations on colours: x (b, h, w, c) holds whole numbers 0..255, m (b, 1, 1, 1) in -1..1, and 0 changes nothing.
-# The result is rounded and clamped by the caller.
+# Operations on colours: x (b, h, w, c) holds whole numbers 0..255, m (b, 1, 1, 1) in -1..1 is not 0, which would change
+# nothing. The result is rounded and clamped by the caller.
 
 LUMA = (0.299, 0.587, 0.114)
 YIQ = np.array([LUMA, (0.596, -0.274, -0.322), (0.211, -0.523, 0.312)])  # grey level, and two axes of colour
@@ -352,9 +358,9 @@ def mean_grey(x: Tensor) -> Tensor:
     return grey(x.mean((1, 2), keepdim=True)).round()
 
 
-def depart(origin: Tensor | float, x: Tensor, m: Tensor) -> Tensor:
+def depart(origin: Tensor, x: Tensor, m: Tensor) -> Tensor:
     """Move x away from the origin (m > 0) or towards it (m < 0), by at most nine tenths."""
-    return origin + (1 + 0.9 * m) * (x - origin)
+    return (x - origin).mul_(1 + 0.9 * m).add_(origin)
 
 
 def smooth(x: Tensor) -> Tensor:
@@ -379,36 +385,35 @@ def solarize(x: Tensor, m: Tensor) -> Tensor:
     return torch.where(x >= 256 * (1 - m.abs()), 255 - x, x)
 
 
-def stretch(x: Tensor) -> Tensor:
-    """Autocontrast: each channel's darkest value becomes 0 and its brightest 255."""
+def autocontrast(x: Tensor) -> Tensor:
+    """Each channel's darkest value becomes 0 and its brightest 255; a channel of one value stays as it is."""
     low, high = x.amin((1, 2), keepdim=True), x.amax((1, 2), keepdim=True)
-    return torch.where(high > low, (x - low) * 255 / (high - low).clamp(min=1), x)
+    varied = high > low
+    return (x - low * varied).mul_(255).div_((high - low).where(varied, 255))
 
 
 def equalize(x: Tensor) -> Tensor:
     """Make the histogram of each channel as flat as can be, by Pillow's definition."""
     b, h, w, c = x.shape
-    level = x.permute(0, 3, 1, 2).reshape(b * c, h * w).long()
-    slot = torch.arange(b * c, device=x.device)[:, None] * 256
-    count = torch.bincount((level + slot).flatten(), minlength=b * c * 256).view(b * c, 256)
-    brightest = count.gather(1, level.amax(1, keepdim=True))
-    step = (h * w - brightest) // 255
-    below = count.cumsum(1) - count
-    table = ((below + step // 2) // step.clamp(min=1)).clamp(max=255)
-    table = torch.where(step > 0, table, torch.arange(256, device=x.device)).to(x.dtype)
-    return table.gather(1, level).view(b, c, h, w).permute(0, 2, 3, 1)
+    level = x.permute(0, 3, 1, 2).int().view(b * c, h * w)
+    slot = level + torch.arange(0, b * c * 256, 256, dtype=torch.int32, device=x.device)[:, None]
+    count = torch.bincount(slot.view(-1), minlength=b * c * 256).view(b * c, 256)
+    step = (h * w - count.gather(1, level.amax(1, keepdim=True).long())) // 255  # of pixels, but the brightest ones
+    table = (count.cumsum(1).sub_(count) + step // 2).div_(step.clamp(min=1), rounding_mode="floor").clamp_(max=255)
+    table = table.where(step > 0, torch.arange(256, device=x.device)).to(x.dtype)
+    return table.view(-1).index_select(0, slot.view(-1)).view(b, c, h, w).permute(0, 2, 3, 1)
 
 
 COLOUR: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "brightness": lambda x, m: depart(0, x, m),
+    "brightness": lambda x, m: (1 + 0.9 * m) * x,
     "contrast": lambda x, m: depart(mean_grey(x), x, m),
     "saturation": lambda x, m: depart(grey(x), x, m),
     "sharpness": lambda x, m: depart(smooth(x), x, m),
     "posterize": posterize,
     "solarize": solarize,
-    "invert": lambda x, m: torch.where(m != 0, 255 - x, x),
-    "autocontrast": lambda x, m: torch.where(m != 0, stretch(x), x),
-    "equalize": lambda x, m: torch.where(m != 0, equalize(x), x),
+    "invert": lambda x, m: 255 - x,
+    "autocontrast": lambda x, m: autocontrast(x),
+    "equalize": lambda x, m: equalize(x),
 }
 
 
@@ -447,12 +452,10 @@ def mix(x: Tensor, matrix: Tensor) -> Tensor:
 # centre; m (b,) in -1..1, and 0 changes nothing.
 
 
-def affine(m: Tensor, **entries: Tensor) -> Tensor:
-    """[[xx, xy, x1], [yx, yy, y1], [0, 0, 1]] for each element of m; entries not given are those of the unit matrix."""
-    matrix = torch.eye(3, device=m.device).repeat(len(m), 1, 1)
-    for name, value in entries.items():
-        matrix[:, "xy".index(name[0]), "xy1".index(name[1])] = value
-    return matrix
+def affine(xx: Tensor, xy: Tensor, x1: Tensor, yx: Tensor, yy: Tensor, y1: Tensor) -> Tensor:
+    """[[xx, xy, x1], [yx, yy, y1], [0, 0, 1]] for each element."""
+    zero = torch.zeros_like(xx)
+    return torch.stack([xx, xy, x1, yx, yy, y1, zero, zero, zero + 1], 1).view(-1, 3, 3)
 
 
 def cos_sin(m: Tensor, tan_half: float) -> tuple[Tensor, Tensor]:
@@ -461,18 +464,7 @@ def cos_sin(m: Tensor, tan_half: float) -> tuple[Tensor, Tensor]:
     return (1 - t * t) / (1 + t * t), 2 * t / (1 + t * t)
 
 
-def rotation(m: Tensor, h: int, w: int) -> Tensor:
-    cos, sin = cos_sin(m, 0.2679)  # tan(30 deg / 2)
-    return affine(m, xx=cos, xy=-sin, yx=sin, yy=cos)
-
-
-GEOMETRY: dict[str, Callable[[Tensor, int, int], Tensor]] = {
-    "rotate": rotation,
-    "shear_x": lambda m, h, w: affine(m, xy=0.3 * m),
-    "shear_y": lambda m, h, w: affine(m, yx=0.3 * m),
-    "translate_x": lambda m, h, w: affine(m, x1=0.3 * w * m),
-    "translate_y": lambda m, h, w: affine(m, y1=0.3 * h * m),
-}
+GEOMETRY = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
 
 
 def random_box(u: Tensor, h: int, w: int) -> Tensor:
@@ -483,7 +475,8 @@ def random_box(u: Tensor, h: int, w: int) -> Tensor:
     width, height = (area * ratio).sqrt().clamp(max=w), (area / ratio).sqrt().clamp(max=h)
     flip = torch.where(u[:, 4] < 0.5, -1.0, 1.0)
     x1, y1 = (u[:, 2] - 0.5) * (w - width), (u[:, 3] - 0.5) * (h - height)
-    return affine(area, xx=flip * width / w, x1=x1, yy=height / h, y1=y1)
+    none = torch.zeros_like(area)
+    return affine(flip * width / w, none, x1, none, height / h, y1)
 
 
 def warp(x: Tensor, matrix: Tensor) -> Tensor:
