@@ -130,7 +130,7 @@ def share_of_a_step(kind: str = "weak", together: int | None = None, batch: int 
     labels, optimizer = torch.randint(0, 10, (batch,)), torch.optim.SGD(net.parameters(), 0.01, 0.9)
     x = views(torch.arange(batch), "weak", rng)
 
-    count = together or TOGETHER // x.numel()
+    count = together or max(1, TOGETHER // x.numel())
 
     def steps() -> None:
         for _ in range(count):

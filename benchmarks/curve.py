@@ -43,12 +43,13 @@ def run(
 ) -> None:
     problem = validation_problem(scale, CELL, seed, data_dir)
     about = {"processor": processor(), "net": scale.net_settings, **scale.changes}
+    revision = versions()["revision"]  # of the code as it was loaded
     for each in minutes:
         for kind in kinds:
             row = next(row for row in ROWS if row.name == KINDS[kind])
             found = train(Job(scale, CELL, row, seed), problem, each)
             line = {"kind": kind, "minutes": each, **about, "seed": seed, **found}
-            line |= {"revision": versions()["revision"], "date": datetime.now(UTC).date().isoformat()}
+            line |= {"revision": revision, "date": datetime.now(UTC).date().isoformat()}
             print(json.dumps(line), flush=True)
             with out.open("a") as file:
                 file.write(json.dumps(line) + "\n")

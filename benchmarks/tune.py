@@ -71,13 +71,13 @@ def seconds_of_an_epoch(job: Job, problem: Problem, data: Problem, views: Any, s
     trainer = Trainer(model, views, data.candidates, method_of(job, problem), plan)
     trainer.step.train()
     trainer.method.epoch_start(0, trainer.predict_all)
-    for k, (batch, size, _) in enumerate(trainer.batches(torch.arange(steps * plan.batch_size) % len(views))):
-        if k == 4:  # views are made for some batches at once
-            began = time.process_time()
-        trainer.update(batch, size)
+    for count in (5, steps):
+        began = time.process_time()
+        for batch, size, _ in trainer.batches(torch.arange(count * plan.batch_size) % len(views)):
+            trainer.update(batch, size)
     trainer.close()
     spent = (time.process_time() - began) / torch.get_num_threads()  # whatever else the machine is doing
-    return spent / (steps - 4) * len(views) / plan.batch_size
+    return spent / steps * len(views) / plan.batch_size
 
 
 def changed(scale: Scale, options: argparse.Namespace) -> Scale:

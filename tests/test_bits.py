@@ -19,6 +19,7 @@ def test_rows_come_out_as_they_went_in(width, monkeypatch):
     assert torch.equal(packed[10:20], dense[10:20])
     index = torch.tensor([3, 3, 49, 0])
     assert torch.equal(packed[index], dense[index])
+    assert packed[10:10].shape == (0, width)
 
 
 def test_bits_by_hand():

@@ -34,17 +34,6 @@ def test_what_fails_inside_gives_memory_back_too():
     assert resident() < full - 80
 
 
-@pytest.mark.skipif(heap.glibc() is None, reason="only glibc can be told")
-def test_one_within_another_leaves_the_memory_to_the_outer_one():
-    with heap.kept():
-        with heap.kept():
-            blocks = [np.ones(20 << 20, dtype=np.uint8) for _ in range(5)]
-            full = resident()
-            del blocks
-        assert resident() > full - 10
-    assert resident() < full - 80
-
-
 def test_nothing_happens_without_glibc(monkeypatch):
     monkeypatch.setattr(heap, "glibc", lambda: None)
     with heap.kept():

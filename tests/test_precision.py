@@ -109,15 +109,17 @@ def test_a_stopped_training_in_bfloat16_goes_on_bit_for_bit(tmp_path):
 
 
 @works
-def test_data_that_a_method_refuses_leave_the_model_as_it_was():
+@pytest.mark.parametrize("trouble", ["method", "optimizer"])
+def test_a_training_that_cannot_start_leaves_no_hook(trouble):
     class Choosy(METHODS["cc"]):
         def setup(self, model, candidates, rng):
-            raise InputError("not these")
+            raise ValueError("not these")
 
     X, sets, _ = laws.table()
     model = build_net("mlp", (laws.D,), laws.C)
-    with pytest.raises(InputError, match="not these"):
-        fit(model, X, sets, Choosy(), precision="bfloat16")
+    method, changes = (Choosy(), {}) if trouble == "method" else ("cc", {"momentum": 0.0})  # Nesterov's needs some
+    with pytest.raises(ValueError, match=r"not these|[Nn]esterov"):
+        fit(model, X, sets, method, precision="bfloat16", **changes)
     assert not model.features._forward_hooks
     assert not model.features._forward_pre_hooks
 

@@ -68,7 +68,7 @@ def test_batches_cover_every_row_once(n, size, expected):
 
 
 def test_views_of_several_batches_are_made_together(monkeypatch):
-    """As many as TOGETHER allows, and one at least; a weak view of each batch is the one it would have by itself."""
+    """As many as TOGETHER allows, and one at least; a weak view of images is the one that a batch has by itself."""
     X, y = images()
     made, found = [], []
     whole = ImageViews.__call__

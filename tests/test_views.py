@@ -370,6 +370,17 @@ def test_strong_crops_from_a_mirrored_frame() -> None:
         np.testing.assert_allclose(strong(torch.from_numpy(x), numbers.__getitem__)[0], expected, atol=2e-3)
 
 
+@pytest.mark.parametrize("shape", [(128, 10), (32, 4), (8, 1), (1, 8)])
+def test_strong_views_of_narrow_images_show_nothing_of_others(shape: tuple[int, int], monkeypatch) -> None:
+    for name in COLOUR:
+        monkeypatch.setitem(COLOUR, name, lambda x, m: x)
+    monkeypatch.setattr("candidly.views.moves", lambda choice, m, h, w: torch.eye(3).expand(len(m), 3, 3))
+    own = torch.arange(10, 60, dtype=torch.uint8)
+    views = make_views(own[:, None, None, None].expand(50, *shape, 3).clone(), **CIFAR)
+    batch = pixels(views, views(torch.arange(50), "strong", rng())).round()
+    assert ((batch == own.numpy()[:, None, None, None]) | (batch == 0)).all()
+
+
 def test_resized_strong_moves_what_the_crop_has_enlarged() -> None:
     ramp = (10 * torch.arange(20, dtype=torch.uint8)).expand(1, 20, 20)[..., None]
     box = [0.0625, 0.5, 0.5, 0.5, 0.9]  # a quarter of the area, square, central, not flipped

@@ -32,4 +32,4 @@ class Bits:
     def __getitem__(self, rows: Tensor | slice) -> Tensor:
         packed = self.packed[rows]
         eights = self.table.index_select(0, packed.flatten().int())
-        return eights.view(torch.bool).view(len(packed), -1)[:, : self.shape[1]]
+        return eights.view(torch.bool).view(len(packed), 8 * packed.shape[1])[:, : self.shape[1]]

@@ -1,4 +1,4 @@
-"""Keep freed memory between the steps of a training, or between the blocks of a large array.
+"""Keep freed memory between the steps of a training.
 
 glibc gives large blocks back to the system as soon as they are freed. The next step gets them again page by page, each
 page cleared first: a seventh of a training step of a small net.
@@ -16,31 +16,22 @@ TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # numbers of malloc.h
 LARGE = 1 << 28  # bytes: blocks beyond are few, and still come and go
 USUAL = 1 << 25  # where glibc's own threshold ends up in a process that frees large blocks
 
-_under_way: list[bool] = []  # an entry for each block of `kept`
-
 
 @contextmanager
 def kept() -> Iterator[None]:
-    """While it lasts, freed memory stays with the process; then it is given back. Nothing happens without glibc.
-
-    One within another changes nothing: the last one to end gives the memory back.
-    """
+    """While it lasts, freed memory stays with the process; then it is given back. Nothing happens without glibc."""
     library = glibc()
     if library is None:
         yield
         return
-    if not _under_way:
-        library.mallopt(MMAP_THRESHOLD, LARGE)
-        library.mallopt(TRIM_THRESHOLD, (1 << 31) - 1)
-    _under_way.append(True)
+    library.mallopt(MMAP_THRESHOLD, LARGE)
+    library.mallopt(TRIM_THRESHOLD, (1 << 31) - 1)
     try:
         yield
     finally:
-        _under_way.pop()
-        if not _under_way:
-            library.mallopt(MMAP_THRESHOLD, USUAL)
-            library.mallopt(TRIM_THRESHOLD, 2 * USUAL)
-            library.malloc_trim(0)
+        library.mallopt(MMAP_THRESHOLD, USUAL)
+        library.mallopt(TRIM_THRESHOLD, 2 * USUAL)
+        library.malloc_trim(0)
 
 
 @lru_cache(maxsize=1)

@@ -32,7 +32,7 @@ def wooden_losses(log_probs: Array, candidates: Array) -> tuple[Array, Array]:
     far, chosen = xp.finfo(log_probs.dtype).max, candidates.view(xp.uint8).to(log_probs.dtype)
     outside = log_probs.add(chosen, alpha=-far).amax(-1)  # torch: adding is three times as fast as `where`
     inside = log_probs.add(chosen.sub_(1), alpha=far).amax(-1)
-    return inside.mul_(-2).div_(2), outside.mul_(-2).div_(2)  # of no label at all: infinite, as -2 far is
+    return inside * -2 / 2, outside * -2 / 2  # of no label at all: infinite, as -2 far is
 
 
 def mean_losses(log_probs: Array, candidates: Array) -> tuple[Array, Array]:
@@ -60,8 +60,7 @@ def surprise(inside: Array, outside: Array) -> Array:
     An infinite loss means that the other side holds all the mass, as with a full set: no surprise at all, -inf.
     """
     xp = array_namespace(inside, outside)
-    total = outside + inside
-    return xp.where(xp.isinf(total), -math.inf, total)
+    return xp.where(xp.isinf(outside) | xp.isinf(inside), -math.inf, outside + inside)
 
 
 def doubt(log_probs: Array) -> Array:

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from array_api_compat import array_namespace, device
 
-from candidly import heap
 from candidly.checks import number, whole
 from candidly.errors import InputError
 from candidly.scores import LOSSES, Array, doubt, energy, log_softmax, margin, surprise
@@ -78,12 +77,9 @@ def select(margin: Array, openness: Array, rates: Rates, *, overlap: bool = Fals
 def score(logits: Array, candidates: Array, losses: str = "wooden", openness: str = "surprise") -> tuple[Array, Array]:
     """(margin, openness) of each example from logits, by the chosen losses (`LOSSES`) and score (`OPEN_SCORES`)."""
     xp = array_namespace(logits, candidates)
-    with heap.kept():  # temporary arrays of a block serve the next one
-        parts = [_sides(logits[rows], candidates[rows], losses, openness) for rows in blocks(*logits.shape)]
-    inside, outside, *found = (xp.concat(part) for part in zip(*parts, strict=True))
-    if not found:
-        found = [surprise(inside, outside) if openness == "surprise" else xp.minimum(inside, outside)]
-    return margin(inside, outside), found[0]
+    parts = [_sides(logits[rows], candidates[rows], losses, openness) for rows in blocks(*logits.shape)]
+    inside, outside, open_score = (xp.concat(part) for part in zip(*parts, strict=True))
+    return margin(inside, outside), surprise(inside, outside) if openness == "surprise" else open_score
 
 
 def blocks(n: int, c: int) -> Iterator[slice]:
@@ -92,13 +88,13 @@ def blocks(n: int, c: int) -> Iterator[slice]:
     return (slice(start, start + step) for start in range(0, max(1, n), step))
 
 
-def _sides(logits: Array, candidates: Array, losses: str, openness: str) -> tuple[Array, ...]:
-    """(inside, outside), and the openness if these do not tell it: the lesser wooden loss is that of the best class."""
-    log_probs = log_softmax(logits)
-    sides = LOSSES[losses](log_probs, candidates)
+def _sides(logits: Array, candidates: Array, losses: str, openness: str) -> tuple[Array, Array, Array]:
+    """(inside, outside, energy or doubt); the lesser of two wooden losses is that of the best class of all."""
+    xp, log_probs = array_namespace(logits, candidates), log_softmax(logits)
+    inside, outside = LOSSES[losses](log_probs, candidates)
     if openness == "energy":
-        return *sides, energy(logits)
-    return sides if openness == "surprise" or losses == "wooden" else (*sides, doubt(log_probs))
+        return inside, outside, energy(logits)
+    return inside, outside, xp.minimum(inside, outside) if losses == "wooden" else doubt(log_probs)
 
 
 @dataclass(frozen=True)
@@ -124,10 +120,7 @@ class MovingEnsemble:
 
     def update(self, average: Array, output: Array) -> tuple[Array, Array]:
         """(average, ensemble output) of a main epoch."""
-        if hasattr(output, "lerp"):  # torch: a pass instead of three
-            ensemble = output.lerp(average, self.momentum)
-        else:
-            ensemble = self.momentum * average + (1 - self.momentum) * output
+        ensemble = self.momentum * average + (1 - self.momentum) * output
         return (ensemble if self.recursive else average), ensemble
 
 
@@ -157,7 +150,7 @@ def _kth_largest(values: Array, k: int) -> Array:
 def _at_rank(values: np.ndarray, at: int) -> Any:
     """What would stand at this place if the values were sorted.
 
-    Two values of a sample enclose it nearly always, and few others with it: two thirds of the time are saved.
+    Two values of a sample enclose it nearly always, and few others with it: most of the time is saved.
     """
     step = len(values) // SAMPLE
     if step > 1:

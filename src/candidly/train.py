@@ -183,19 +183,15 @@ class Trainer:
             prepare(views(torch.arange(0, len(views), max(1, len(views) // PREPARED)), "plain"))
         check_width(model, views, sets.n_classes)
         self.rng = torch.Generator()
-        self.lowered = self.lower()
-        self.set_up_method(dense)
-        kept = getattr(method, "candidates", None)
-        self.candidates = kept if isinstance(kept, Bits) else Bits(dense)  # once is enough
-        self.step = Step(model, method)
-        distributed.share_state(self.step)
-        parameters = [p for p in self.step.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.SGD(
-            parameters, scheme.lr, scheme.momentum, weight_decay=scheme.weight_decay, nesterov=scheme.nesterov
-        )
         self.history: list[dict[str, Any]] = []
         self.meter = FlopMeter()
         self.recorded: Tensor | None = None
+        self.lowered = self.lower()
+        try:
+            self.set_up(dense)
+        except BaseException:  # such as data that the method refuses: the caller's model keeps no hooks
+            self.restore()
+            raise
         self.recorder = Recorder(model) if scheme.record else None
 
     def lower(self) -> Lowered | None:
@@ -205,15 +201,20 @@ class Trainer:
         require_bfloat16(self.device)
         return Lowered(self.model)
 
-    def set_up_method(self, candidates: Tensor) -> None:
+    def set_up(self, candidates: Tensor) -> None:
+        """Method, candidates, and an optimizer of model and method."""
         self.method.epochs = self.scheme.epochs
-        try:
-            with seeded(self.seed, 0, self.rng):
-                self.method.setup(self.model, candidates, self.rng)
-        except BaseException:  # data that the method refuses: the model is the caller's, and stays as it was
-            self.restore()
-            raise
+        with seeded(self.seed, 0, self.rng):
+            self.method.setup(self.model, candidates, self.rng)
         self.method.to(self.device)
+        kept = getattr(self.method, "candidates", None)
+        self.candidates = kept if isinstance(kept, Bits) else Bits(candidates)  # once is enough
+        self.step = Step(self.model, self.method)
+        distributed.share_state(self.step)
+        plan, parameters = self.scheme, [p for p in self.step.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.SGD(
+            parameters, plan.lr, plan.momentum, weight_decay=plan.weight_decay, nesterov=plan.nesterov
+        )
 
     def epoch(self, epoch: int) -> dict[str, Any]:
         """Train one epoch; returns and stores its row of metrics."""
@@ -277,9 +278,9 @@ class Trainer:
 
     def make_views(self, indices: list[Tensor]) -> Iterator[tuple[Tensor, ...]]:
         """The views of this process's parts of some global batches, made together: small ones are mostly overhead."""
-        starts = itertools.accumulate((len(index) for index in indices), initial=0)
-        parts = [torch.arange(len(index))[distributed.local_part(len(index))] for index in indices]
-        mine = torch.cat([part + start for part, start in zip(parts, starts, strict=False)])
+        rows = torch.arange(sum(map(len, indices))).split([len(index) for index in indices])
+        parts = [part[distributed.local_part(len(part))] for part in rows]
+        mine = slice(None) if distributed.world() == 1 else torch.cat(parts)
         kinds = self.method.views or self.scheme.views
         views = [self.views(torch.cat(indices), kind, self.rng, mine) for kind in kinds]
         return zip(*(view.split([len(part) for part in parts]) for view in views), strict=True)

@@ -1,7 +1,7 @@
 """Augmented views of whole batches, made on the device from data that stay there as one tensor.
 
 Images are handled as (batch, height, width, channel) with values 0..255 and black = 0; only the last step normalises.
-A random view is made of numbers that are drawn for the whole batch and then cut to the part that a process works on.
+A random view is made of numbers that are drawn for all rows and then cut to the part that a process works on.
 What follows treats each image by itself, and makes parameters with + - * / and the square root only: these are exact to
 the last bit wherever an image stands in a batch, so that many processes see the very images that one would see.
 """
@@ -241,7 +241,7 @@ def weak(x: Tensor, draw: Draw) -> Tensor:
 def strong(x: Tensor, draw: Draw) -> Tensor:
     """Crop from a mirrored frame, flip, two random operations, Cutout (as CRDPLL, with RandAugment for its policy)."""
     h, w = x.shape[1:3]
-    row, column = random_window(draw(3), h, w, h // 8)
+    row, column = random_window(draw(3), h, w, min(h // 8, w - 1))  # a mirror shows the image once
     x, matrix = rand_augment(take(x, mirror(row, h), mirror(column, w)), draw(4))
     return cutout(warp(x, matrix), draw(2))
 
@@ -311,6 +311,9 @@ def rand_augment(x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
     changed = change_colours(x.permute(0, 3, 1, 2), choices, magnitudes)
     first, second = moves(choices.flatten(), magnitudes.flatten(), *x.shape[1:3]).chunk(2)
     return changed.permute(0, 2, 3, 1), first @ second
+
+
+GEOMETRY = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
 
 
 def moves(choice: Tensor, magnitude: Tensor, h: int, w: int) -> Tensor:
@@ -395,7 +398,7 @@ def autocontrast(x: Tensor) -> Tensor:
 def equalize(x: Tensor) -> Tensor:
     """Make the histogram of each channel as flat as can be, by Pillow's definition."""
     b, h, w, c = x.shape
-    level = x.permute(0, 3, 1, 2).int().view(b * c, h * w)
+    level = x.permute(0, 3, 1, 2).int().reshape(b * c, h * w)
     slot = level + torch.arange(0, b * c * 256, 256, dtype=torch.int32, device=x.device)[:, None]
     count = torch.bincount(slot.view(-1), minlength=b * c * 256).view(b * c, 256)
     step = (h * w - count.gather(1, level.amax(1, keepdim=True).long())) // 255  # of pixels, but the brightest ones
@@ -449,7 +452,7 @@ def mix(x: Tensor, matrix: Tensor) -> Tensor:
 
 
 # Geometry: matrices (b, 3, 3) that send a place (x, y, 1) of the result to its place in the source, in pixels from the
-# centre; m (b,) in -1..1, and 0 changes nothing.
+# centre.
 
 
 def affine(xx: Tensor, xy: Tensor, x1: Tensor, yx: Tensor, yy: Tensor, y1: Tensor) -> Tensor:
@@ -462,9 +465,6 @@ def cos_sin(m: Tensor, tan_half: float) -> tuple[Tensor, Tensor]:
     """Cosine and sine of an angle whose half has the tangent `m * tan_half`: nearly proportional to m."""
     t = m * tan_half
     return (1 - t * t) / (1 + t * t), 2 * t / (1 + t * t)
-
-
-GEOMETRY = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
 
 
 def random_box(u: Tensor, h: int, w: int) -> Tensor:
