@@ -37,7 +37,7 @@ def test_wooden_losses_by_hand(make):
 
 def test_wooden_losses_have_a_gradient_at_the_best_class_of_each_side():
     log_probs = torch.tensor([[-1.0, -2.0, -0.5, -3.0]], requires_grad=True)
-    inside, outside = wooden_losses(log_probs, torch.tensor([[True, True, False, False]]))
+    inside, outside = scores.wooden_losses(log_probs, torch.tensor([[True, True, False, False]]))
     (inside + 3 * outside).sum().backward()
     assert log_probs.grad.tolist() == [[-1.0, 0.0, -3.0, 0.0]]
 
