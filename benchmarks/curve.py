@@ -83,10 +83,12 @@ def plot(lines: list[dict[str, Any]], path: Path) -> None:
     figure = Figure(figsize=(3.6, 2.6), layout="constrained")
     axis = figure.subplots()
     for kind, colour, marker in zip(KINDS, ("#0072b2", "#d55e00"), "os", strict=True):
-        for threads, style, name in ((1, "-", "one core"), (2, ":", "two cores")):
+        cores = sorted({line["threads"] for line in lines if line["kind"] == kind})
+        for threads, style in zip(cores, "-:", strict=False):
             chosen = [line for line in lines if (line["kind"], line["threads"]) == (kind, threads)]
             points = sorted((spent(line), line["last"]) for line in chosen)
-            axis.plot(*zip(*points, strict=True), style + marker, color=colour, ms=4, label=f"{kind} labels, {name}")
+            label = f"{kind} labels, {threads} core{'s' * (threads > 1)}"
+            axis.plot(*zip(*points, strict=True), style + marker, color=colour, ms=4, label=label)
     axis.set_xscale("log", base=2)
     axis.set_xticks(MINUTES, [str(m) for m in MINUTES])
     axis.set_xlabel("minutes", fontsize=8)

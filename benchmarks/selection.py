@@ -1,6 +1,7 @@
 """The selection step beside one memory pass over its arrays, and at the size of ImageNet: time and peak memory.
 
     python benchmarks/selection.py               # 1,000,000 x 100, interleaved pairs
+    python benchmarks/selection.py --parts       # its parts, one after the other, in milliseconds
     python benchmarks/selection.py --imagenet    # 1,280,000 x 1,000: what `ooc` keeps of every example, and selections
 
 `scores`: from logits and candidates to three groups, beside a pass that reads their bytes once, as fast as memory gives
@@ -15,16 +16,18 @@ import argparse
 import json
 import subprocess
 import sys
-import time
+from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import nn
 
 import growth
 from candidly import heap
 from candidly.methods.ooc import OOC
-from candidly.selection import Rates, score, select
-from pairs import paired_ratio
+from candidly.scores import wooden_losses
+from candidly.selection import Rates, blocks, score, select
+from pairs import paired_ratio, seconds
 
 
 def beside_a_pass(n: int = 1_000_000, c: int = 100, pairs: int = 9) -> dict[str, dict[str, float]]:
@@ -44,6 +47,24 @@ def beside_a_pass(n: int = 1_000_000, c: int = 100, pairs: int = 9) -> dict[str,
                 lambda: method.epoch_start(next(epochs), lambda: logits), lambda: read(*arrays), pairs
             ),
         }
+
+
+def parts(n: int = 1_000_000, c: int = 100, turns: int = 9) -> dict[str, float]:
+    """Median milliseconds of the whole, of its parts, and of reading the bytes, in turn."""
+    rng = torch.Generator().manual_seed(0)
+    logits, candidates = torch.randn(n, c, generator=rng), torch.rand(n, c, generator=rng) < 0.1
+    log_probs, rates = logits.log_softmax(1), Rates(0.14, 0.28)
+    scores = score(logits, candidates, openness="confidence")
+    jobs: dict[str, Callable[[], object]] = {
+        "reading": lambda: read(logits, candidates),
+        "selection": lambda: select(*score(logits, candidates, openness="confidence"), rates),
+        "log-softmax": lambda: [logits[rows].log_softmax(1) is None for rows in blocks(n, c)],  # nothing is kept
+        "wooden losses": lambda: [wooden_losses(log_probs[rows], candidates[rows]) for rows in blocks(n, c)],
+        "rankings": lambda: select(*scores, rates),
+    }
+    with heap.kept():
+        times = [[seconds(job) for job in jobs.values()] for _ in range(turns + 1)][1:]
+    return dict(zip(jobs, [round(1e3 * t, 1) for t in np.median(times, axis=0)], strict=True))
 
 
 def read(*arrays: torch.Tensor) -> list[torch.Tensor]:
@@ -69,14 +90,10 @@ def imagenet(n: int = 1_280_000, c: int = 1_000) -> dict[str, float]:
     recorded = torch.empty(n, c, dtype=torch.float16)
     for block in recorded.split(1 << 14):
         block.copy_(torch.randn(block.shape, generator=rng))
-    seconds = []
-    for epoch in (1, 2):
-        began = time.perf_counter()
-        method.epoch_start(epoch, lambda: recorded)
-        seconds.append(time.perf_counter() - began)
+    took = [seconds(lambda epoch=epoch: method.epoch_start(epoch, lambda: recorded)) for epoch in (1, 2)]
     state = sum(buffer.nbytes for buffer in method.buffers()) + method.candidates.packed.nbytes + recorded.nbytes
     peak = growth.memory("VmHWM") * 2**20
-    return {"rows": n, "classes": c, "seconds": max(seconds), "state_gb": state / 1e9, "peak_gb": peak / 1e9}
+    return {"rows": n, "classes": c, "seconds": max(took), "state_gb": state / 1e9, "peak_gb": peak / 1e9}
 
 
 def imagenet_apart() -> dict[str, float]:
@@ -87,4 +104,6 @@ def imagenet_apart() -> dict[str, float]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--imagenet", action="store_true")
-    print(json.dumps(imagenet() if parser.parse_args().imagenet else beside_a_pass()))
+    parser.add_argument("--parts", action="store_true")
+    options = parser.parse_args()
+    print(json.dumps(imagenet() if options.imagenet else parts() if options.parts else beside_a_pass()))
