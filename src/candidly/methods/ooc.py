@@ -22,7 +22,7 @@ from candidly.methods.proden import PRODEN
 from candidly.methods.twins import Twins
 from candidly.rates import FEW, estimate_rates
 from candidly.scores import LOSSES, disambiguate, random_targets, uniform_targets
-from candidly.selection import OPEN_SCORES, MovingEnsemble, Rates, Selection, blocks, score, select
+from candidly.selection import OPEN_SCORES, MovingEnsemble, Rates, Selection, score_blocks, select
 
 NO_OOC = Rates(closed=0.0, open=0.0)
 
@@ -133,10 +133,7 @@ class OOC(PRODEN):
         output = predict_all()  # lines 4 and 8: the output of all examples after the last epoch
         if self.given == "auto" and epoch % self.warmup_epochs == 0 and epoch <= self.twin_epochs:
             self.estimate()
-        scores = torch.empty((2, len(output)), device=output.device)
-        for rows in blocks(*output.shape):
-            scores[0, rows], scores[1, rows] = self.judge(rows, output[rows])
-        self.scores = (scores[0], scores[1])
+        self.scores = score_blocks(lambda rows: self.moved(rows, output[rows]), output, self.losses, self.openness)
         self.groups = torch.stack(select(*self.scores, self.rates_now(), overlap=self.overlap))  # line 9, Eq. (1)
 
     def rates_now(self) -> Rates:
@@ -144,8 +141,8 @@ class OOC(PRODEN):
         share = 1.0 if self.warming else min((self.epoch - self.warmup_epochs + 1) / (self.ramp_epochs + 1), 1.0)
         return Rates(share * self.rates.closed, share * self.rates.open)
 
-    def judge(self, rows: slice, output: Tensor) -> tuple[Tensor, Tensor]:
-        """Move the ensemble of some rows, and score them by it; while warming up, by the output alone."""
+    def moved(self, rows: slice, output: Tensor) -> tuple[Tensor, Tensor]:
+        """Move the ensemble of some rows: (its output or, while warming up, the model's; candidates), to be scored."""
         kept, output = (values.to(torch.get_default_dtype()) for values in (self.average[rows], output))
         average, ensemble = kept, output
         if self.epoch <= self.warmup_epochs:  # line 6: the ensemble over the warm-up; it starts as the first output
@@ -154,7 +151,7 @@ class OOC(PRODEN):
             average, ensemble = self.ensemble.update(average, output)
         if average is not kept:  # a frozen ensemble stays as the warm-up left it
             self.average[rows] = average.to(self.average)
-        return score(ensemble, self.candidates[rows], self.losses, self.openness)
+        return ensemble, self.candidates[rows]
 
     def estimate(self) -> None:
         """The rates from the outputs for unseen rows; none, if there are too few rows, or none has an outside."""
