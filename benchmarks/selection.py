@@ -5,9 +5,9 @@
     python benchmarks/selection.py --imagenet    # 1,280,000 x 1,000: what `ooc` keeps of every example, and selections
 
 `scores`: from logits and candidates to three groups, beside a pass that reads their bytes once, as fast as memory gives
-them. `rows`: the same beside torch's largest entry of each row, which is slow for bytes. `training`: what `ooc` does
-between two epochs, which also moves the ensemble and keeps candidates as bits, beside reading the bytes of all three.
-All within `heap.kept`, as in a training.
+them; by compiled loops, if numba is installed. `plain`: the same by torch alone. `rows`: beside torch's largest entry
+of each row, which is slow for bytes. `training`: what `ooc` does between two epochs, which also moves the ensemble and
+keeps candidates as bits, beside reading the bytes of all three. All within `heap.kept`, as in a training.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import nn
 
+import candidly.selection
 import growth
 from candidly import heap
 from candidly.methods.ooc import OOC
@@ -42,6 +43,7 @@ def beside_a_pass(n: int = 1_000_000, c: int = 100, pairs: int = 9) -> dict[str,
     with heap.kept():
         return {
             "scores": paired_ratio(step, lambda: read(logits, candidates), pairs),
+            "plain": paired_ratio(lambda: without_loops(step), lambda: read(logits, candidates), pairs),
             "rows": paired_ratio(step, lambda: (logits.amax(1), candidates.view(torch.uint8).amax(1)), pairs),
             "training": paired_ratio(
                 lambda: method.epoch_start(next(epochs), lambda: logits), lambda: read(*arrays), pairs
@@ -54,17 +56,32 @@ def parts(n: int = 1_000_000, c: int = 100, turns: int = 9) -> dict[str, float]:
     rng = torch.Generator().manual_seed(0)
     logits, candidates = torch.randn(n, c, generator=rng), torch.rand(n, c, generator=rng) < 0.1
     log_probs, rates = logits.log_softmax(1), Rates(0.14, 0.28)
-    scores = score(logits, candidates, openness="confidence")
+
+    def scored() -> tuple[torch.Tensor, torch.Tensor]:
+        return score(logits, candidates, openness="confidence")
+
+    scores = scored()
     jobs: dict[str, Callable[[], object]] = {
         "reading": lambda: read(logits, candidates),
-        "selection": lambda: select(*score(logits, candidates, openness="confidence"), rates),
+        "selection": lambda: select(*scored(), rates),
+        "scores": scored,
+        "rankings": lambda: select(*scores, rates),
+        "scores by torch alone": lambda: without_loops(scored),
         "log-softmax": lambda: [logits[rows].log_softmax(1) is None for rows in blocks(n, c)],  # nothing is kept
         "wooden losses": lambda: [wooden_losses(log_probs[rows], candidates[rows]) for rows in blocks(n, c)],
-        "rankings": lambda: select(*scores, rates),
     }
     with heap.kept():
         times = [[seconds(job) for job in jobs.values()] for _ in range(turns + 1)][1:]
     return dict(zip(jobs, [round(1e3 * t, 1) for t in np.median(times, axis=0)], strict=True))
+
+
+def without_loops(job: Callable[[], object]) -> None:
+    """Do it as if there were too few entries for compiled loops."""
+    usual, candidly.selection.LARGE = candidly.selection.LARGE, sys.maxsize
+    try:
+        job()
+    finally:
+        candidly.selection.LARGE = usual
 
 
 def read(*arrays: torch.Tensor) -> list[torch.Tensor]:
