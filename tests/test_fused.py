@@ -59,6 +59,16 @@ def test_as_by_torch(c, spread):
     np.testing.assert_allclose(energies, energy(logits.double()).float(), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("offset", [-1e4, 88.0, 1e6])
+def test_a_number_added_to_all_logits_of_a_row_changes_no_loss(offset):
+    logits, candidates = drawn(300, 20)
+    logits = (logits + offset) - offset  # what remains after rounding
+    found, moved = (fused.wooden_losses(values, candidates) for values in (logits, logits + offset))
+    assert torch.equal(found[0], moved[0])
+    assert torch.equal(found[1], moved[1])
+    np.testing.assert_allclose(found[2] - offset, moved[2], rtol=1e-6)
+
+
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, -math.nan])
 @pytest.mark.parametrize("where", [[0], [3], [0, 3], range(20)], ids=str)
 def test_values_that_are_no_numbers_as_by_torch(value, where):

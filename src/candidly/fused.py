@@ -33,7 +33,10 @@ def wooden_losses(logits: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor, T
 
 
 def in_threads(work: Callable[[Any], Any], parts: Iterable[Any]) -> list[Any]:
-    """Like `map`, on as many threads as torch uses, each of which has but one for torch."""
+    """Like `map`, on as many threads as torch uses, on each of which its operations stay.
+
+    A thread that calls torch for the first time meanwhile will have but one, too: torch knows no number for some threads.
+    """
     threads = torch.get_num_threads()
     try:
         with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
