@@ -35,7 +35,7 @@ def wooden_losses(logits: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor, T
 def in_threads(work: Callable[[Any], Any], parts: Iterable[Any]) -> list[Any]:
     """Like `map`, on as many threads as torch uses, on each of which its operations stay.
 
-    A thread that calls torch for the first time meanwhile will have but one, too: torch knows no number for some threads.
+    A thread that calls torch for the first time meanwhile will have but one, too.
     """
     threads = torch.get_num_threads()
     try:
