@@ -1,5 +1,6 @@
 """Compiled loops: the same scores as by torch's own operations, up to rounding, whatever the logits and sets."""
 
+import builtins
 import math
 import sys
 import threading
@@ -69,14 +70,26 @@ def test_a_number_added_to_all_logits_of_a_row_changes_no_loss(offset):
     np.testing.assert_allclose(found[2] - offset, moved[2], rtol=1e-6)
 
 
-@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, -math.nan])
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, np.copysign(math.nan, -1)])
 @pytest.mark.parametrize("where", [[0], [3], [0, 3], range(20)], ids=str)
 def test_values_that_are_no_numbers_as_by_torch(value, where):
     logits, candidates = drawn(40, 20)
-    logits[::3, list(where)] = math.copysign(1, value) * torch.tensor(abs(value))
-    found = fused.wooden_losses(logits, candidates)
-    for mine, plain in zip(found, wooden_losses(log_softmax(logits), candidates), strict=False):
+    logits[::3, list(where)] = torch.from_numpy(np.array([value], np.float32))
+    expected = *wooden_losses(log_softmax(logits), candidates), energy(logits)
+    for mine, plain in zip(fused.wooden_losses(logits, candidates), expected, strict=True):
         np.testing.assert_allclose(mine, plain, rtol=1e-5, atol=1e-6)
+
+
+def test_nan_of_both_signs_is_tried():
+    bits = np.array([math.nan, np.copysign(math.nan, -1)], np.float32).view(np.int32)
+    assert bits[0] > 0 > bits[1]
+
+
+@pytest.mark.parametrize("shape", [(39, 20), (40, 19), (41, 20)])
+def test_sets_of_other_shapes_are_refused(shape):
+    logits, _ = drawn(40, 20)
+    with pytest.raises(RuntimeError, match="expanded size"):
+        fused.wooden_losses(logits, torch.ones(shape, dtype=torch.bool))
 
 
 def test_rows_and_columns_of_larger_arrays():
@@ -132,6 +145,30 @@ def test_other_losses_precisions_arrays_and_gradients_go_without(loops):
     assert score(logits.double(), candidates)[0].dtype == torch.float64
     margin, _ = score(logits.clone().requires_grad_(), candidates)
     margin[2:].sum().backward()
+    assert loops == []
+
+
+def test_modes_of_torch(loops):
+    logits, candidates = drawn(50, 10)
+    expected = score(logits, candidates)
+    for mode in (torch.no_grad(), torch.inference_mode()):
+        with mode:
+            found = score(logits, candidates)
+        assert torch.equal(found[0], expected[0])
+    assert len(loops) == 3 * 9
+
+
+def test_a_numba_that_cannot_be_imported(loops, monkeypatch):
+    def broken(name, *args):
+        if name == "candidly" and "fused" in (args[2] or ()):
+            raise SystemError("compiled for another NumPy")
+        return plain(name, *args)
+
+    logits, candidates = drawn(50, 10)
+    plain = builtins.__import__
+    monkeypatch.setattr(selection, "_loops", selection._loops.__wrapped__)
+    monkeypatch.setattr(builtins, "__import__", broken)
+    score(logits, candidates)
     assert loops == []
 
 

@@ -180,3 +180,11 @@ def test_scoring_in_blocks_changes_nothing(make, block, monkeypatch):
     monkeypatch.setattr("candidly.selection.BLOCK", block)
     for part, expected in zip(score(logits, cand), whole, strict=True):
         np.testing.assert_array_equal(part, expected)
+
+
+@both
+def test_a_class_that_is_ruled_out_stays_so(make):
+    average, output = make(np.array([[-np.inf, 1.0]])), make(np.array([[-np.inf, 2.0]]))
+    _, ensemble = MovingEnsemble(momentum=0.75).update(average, output)
+    assert np.asarray(ensemble).tolist() == [[-np.inf, 1.25]]
+    assert np.asarray(average).tolist() == [[-np.inf, 1.0]]

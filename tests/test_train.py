@@ -383,3 +383,12 @@ def test_half_precision_of_large_state_changes_results_little(name, monkeypatch)
         assert half.method.average.dtype == torch.float16
         same = np.mean([a == b for a, b in zip(whole.selection, half.selection, strict=True)])
         assert same > 0.97
+
+
+def test_half_precision_of_large_state_with_estimated_rates(monkeypatch):
+    problem = make_problem(digits(0), q=0.3, tau1=0.2, tau2=0.4, seed=0)
+    monkeypatch.setattr(base, "HALF_BEYOND", 0)
+    method = make_method("ooc", None, {"rates": "auto", "warmup": 3})
+    fit(build_net("mlp", (64,), 6), problem.X, problem.candidates, method, epochs=7, progress=False)
+    assert method.unseen.dtype == torch.float16
+    assert 0 < method.rates.closed + method.rates.open < 1

@@ -130,10 +130,10 @@ def _suits_loops(logits: Array) -> bool:
 
 @lru_cache(maxsize=1)
 def _loops() -> Any:
-    """Module `fused`; None without numba, or if it refuses the NumPy that is installed."""
+    """Module `fused`; None without numba, or if it cannot be imported beside the NumPy that is installed."""
     try:
         from candidly import fused
-    except ImportError:
+    except Exception:  # numba's own checks and its library raise various ones
         return None
     return fused
 
@@ -157,17 +157,13 @@ class MovingEnsemble:
     def warm(self, average: Array, output: Array, epoch: int, warmup: int) -> Array:
         """The mean with the output after `epoch` (1, 2, ...) of `warmup` epochs; outputs before the window leave it."""
         seen = epoch - max(0, warmup - self.window)
-        return average if seen <= 0 else output if seen == 1 else _between(average, output, 1 / seen)
+        return average if seen <= 0 else output if seen == 1 else average + (output - average) / seen
 
     def update(self, average: Array, output: Array) -> tuple[Array, Array]:
         """(average, ensemble output) of a main epoch."""
-        ensemble = _between(output, average, self.momentum)
+        ensemble, share = self.momentum * average, 1 - self.momentum
+        ensemble = ensemble.add_(output, alpha=share) if hasattr(ensemble, "add_") else ensemble + share * output
         return (ensemble if self.recursive else average), ensemble
-
-
-def _between(start: Array, end: Array, share: float) -> Array:
-    """Moved from start to end by a share of the way; torch's own takes one pass instead of three."""
-    return start.lerp(end, share) if hasattr(start, "lerp") else (1 - share) * start + share * end
 
 
 def _largest(values: Array, count: int, among: Array | None = None) -> Array:
