@@ -1,6 +1,6 @@
 """The wooden losses of many rows in one pass over logits and candidates, by loops that numba compiles.
 
-Optional (the extra `fast`): torch alone takes several passes, and nearly twice as long. The loops are written such that a
+Optional (the extra `fast`): torch alone takes several passes, and nearly twice as long. The loops are written so that a
 processor can take many labels at once: the largest values are found as integers, and 2^x is a polynomial.
 """
 
