@@ -158,7 +158,7 @@ def test_modes_of_torch(loops):
     assert len(loops) == 3 * 9
 
 
-def test_a_numba_that_cannot_be_imported(loops, monkeypatch):
+def test_a_numba_that_cannot_be_imported_is_told_of(loops, monkeypatch):
     def broken(name, *args):
         if name == "candidly" and "fused" in (args[2] or ()):
             raise SystemError("compiled for another NumPy")
@@ -168,8 +168,10 @@ def test_a_numba_that_cannot_be_imported(loops, monkeypatch):
     plain = builtins.__import__
     monkeypatch.setattr(selection, "_loops", selection._loops.__wrapped__)
     monkeypatch.setattr(builtins, "__import__", broken)
-    score(logits, candidates)
+    with pytest.warns(UserWarning, match="numba is installed.* compiled for another NumPy"):
+        found = score(logits, candidates)
     assert loops == []
+    assert torch.isfinite(found[0][2:]).all()
 
 
 def test_no_numba_no_loops(loops, monkeypatch):
@@ -177,8 +179,9 @@ def test_no_numba_no_loops(loops, monkeypatch):
     monkeypatch.setitem(sys.modules, "candidly.fused", None)
     monkeypatch.delattr(candidly, "fused")
     monkeypatch.setattr(selection, "_loops", selection._loops.__wrapped__)
-    score(logits, candidates)
+    found = score(logits, candidates)
     assert loops == []
+    assert torch.isfinite(found[0][2:]).all()
 
 
 def test_few_entries_are_not_worth_compiling():

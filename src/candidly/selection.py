@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -130,10 +131,13 @@ def _suits_loops(logits: Array) -> bool:
 
 @lru_cache(maxsize=1)
 def _loops() -> Any:
-    """Module `fused`; None without numba, or if it cannot be imported beside the NumPy that is installed."""
+    """Module `fused`; None without numba."""
     try:
         from candidly import fused
-    except Exception:  # numba's own checks and its library raise various ones
+    except ModuleNotFoundError:
+        return None
+    except Exception as error:  # such as a NumPy that is too new for it
+        warnings.warn(f"numba is installed, but cannot be imported; it goes without, slower: {error}", stacklevel=2)
         return None
     return fused
 
