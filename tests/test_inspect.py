@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
+from itertools import combinations
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from candidly.data import read_file
-from candidly.data.facts import gather, similar_names
+from candidly.data.facts import disjoint_pairs, gather, similar_names
+from candidly.sets import CandidateSets
 from candidly.terminal import printable
 
 NONE = {"rows": 0, "columns": {}}
@@ -166,6 +169,43 @@ def test_duplicates_of_every_kind(tmp_path):
     assert gather(read_file(tmp_path / "b.csv"))["duplicates"] == expected
     (tmp_path / "c.csv").write_text("candidates\ncat\ndog\n")
     assert gather(read_file(tmp_path / "c.csv"))["duplicates"] is None
+
+
+@pytest.mark.parametrize("classes", [4, 7, 30])
+def test_disjoint_pairs_are_those_of_a_naive_search(classes):
+    rng = np.random.default_rng(classes)
+    mask = rng.random((300, classes)) < rng.random((300, 1))
+    mask[~mask.any(axis=1), 0] = True
+    group = rng.integers(60, size=300)
+    expected = {
+        int(group[i]) for i, j in combinations(range(300), 2) if group[i] == group[j] and not (mask[i] & mask[j]).any()
+    }
+    pairs = disjoint_pairs(CandidateSets(mask), group)
+    assert 0 < len(expected) < 60
+    assert sorted(group[i] for i, _ in pairs) == sorted(expected), "one pair per group"
+    for i, j in pairs:
+        assert i < j
+        assert group[i] == group[j]
+        assert not (mask[i] & mask[j]).any()
+
+
+def test_disjoint_pairs_need_not_hold_the_smallest_set():
+    sets = CandidateSets(["a|b|c", "a|b", "a|c|d", "b|e|f", "a|b"])
+    assert disjoint_pairs(sets, np.zeros(5, dtype=int)) == [(2, 3)]
+    assert disjoint_pairs(sets, np.array([0, 0, 0, 1, 1])) == []
+    assert disjoint_pairs(sets, np.arange(5)) == []
+
+
+@pytest.mark.parametrize(("cell", "pairs"), [("c{0}", [[1, 2]]), ("z|c{0}", []), ("z|c{1}|d{2}", [])])
+def test_many_different_sets_of_one_input_take_linear_time(tmp_path, cell, pairs):
+    rows = [f"{cell.format(i, i % 300, i // 300)},1\n" for i in range(50_000)]
+    (tmp_path / "a.csv").write_text("candidates,x\n" + "".join(rows))
+    dataset = read_file(tmp_path / "a.csv")
+    assert len(set(dataset.sets)) == 50_000
+    began = time.perf_counter()
+    duplicates = gather(dataset)["duplicates"]
+    assert time.perf_counter() - began < 2
+    assert duplicates == {"rows": 50_000, "disjoint": len(pairs), "disjoint_ids": pairs}
 
 
 def test_help_has_examples():

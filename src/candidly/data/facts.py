@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 SHOWN = 20  # classes, pairs and names that are printed; JSON has all classes
 SEPARATORS = (",", ";", "|", "/", "+", "&", "\t")  # that cells of several candidates may have
-PATTERNS = 1000  # distinct sets of one input that are compared with each other
+ROUNDS = 64  # sets of one input that are compared with all its others
 BLOCK = 1 << 21  # entries of a matrix that are hashed together
 
 
@@ -114,18 +114,12 @@ def joined_names(classes: list[Any]) -> list[dict[str, str]]:
 
 
 def _duplicates(dataset: Dataset) -> dict[str, Any] | None:
-    """Exact duplicates of inputs; and pairs of ids among them whose sets share no label, of each input one."""
+    """Count exact duplicates of inputs, and find pairs of them whose sets share no label."""
     if dataset.kind == "none":
         return None
     _, group, counts = np.unique(input_hashes(dataset), return_inverse=True, return_counts=True)
-    order = np.argsort(group, kind="stable")
-    starts = np.concatenate([[0], np.cumsum(counts)])
-    pairs = []
-    for number in np.flatnonzero(counts > 1).tolist():
-        rows = order[starts[number] : starts[number + 1]]
-        if (pair := _disjoint(dataset.sets, rows)) is not None:
-            pairs.append(pair)
-    ids = [[_plain(dataset.ids[row]) for row in sorted(pair)] for pair in sorted(pairs, key=min)[:SHOWN]]
+    pairs = sorted(disjoint_pairs(dataset.sets, group))
+    ids = [[_plain(dataset.ids[row]) for row in pair] for pair in pairs[:SHOWN]]
     return {"rows": int(counts[counts > 1].sum()), "disjoint": len(pairs), "disjoint_ids": ids}
 
 
@@ -133,19 +127,57 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _disjoint(sets: CandidateSets, rows: NDArray[Any]) -> tuple[int, int] | None:
-    """Two of the rows without a common candidate."""
-    patterns: dict[tuple[Any, ...], int] = {}
-    for row in rows.tolist():
-        patterns.setdefault(sets[row], row)
-        if len(patterns) == PATTERNS:
+def disjoint_pairs(sets: CandidateSets, group: NDArray[Any]) -> list[tuple[int, int]]:
+    """Find two rows per group whose sets share no label, the earlier row first.
+
+    Each round compares the smallest set of a group with the group's others, then drops it, and
+    with it the sets too large to be disjoint from any. After `ROUNDS` rounds the search ends: it
+    takes time linear in the rows, and may miss a pair in a group of more different sets.
+    """
+    sizes = sets.sizes
+    rows = _distinct_rows(sets, group)
+    pairs: list[tuple[int, int]] = []
+    for _ in range(ROUNDS):
+        rows = rows[_in_company(group[rows])]
+        if not len(rows):
             break
-    distinct = list(patterns.values())
-    if len(distinct) < 2:
-        return None
-    mask = sets.dense(distinct).astype(np.int32)
-    first, second = divmod(int((mask @ mask.T == 0).argmax()), len(distinct))
-    return (distinct[first], distinct[second]) if not (mask[first] @ mask[second]) else None
+        smallest = _starts(group[rows])
+        number = np.cumsum(smallest) - 1
+        apart = np.flatnonzero(~_meets_smallest(sets[rows], smallest, number))
+        found, first = np.unique(number[apart], return_index=True)
+        partners = zip(rows[smallest][found].tolist(), rows[apart[first]].tolist(), strict=True)
+        pairs += [(min(pair), max(pair)) for pair in partners]
+        small_enough = sizes[rows] + sizes[rows[smallest]][number] <= sets.n_classes
+        rows = rows[~smallest & small_enough & ~np.isin(number, found)]
+    return pairs
+
+
+def _distinct_rows(sets: CandidateSets, group: NDArray[Any]) -> NDArray[Any]:
+    """The first row of each different set of a group, sorted by group, size and row."""
+    codes = np.random.default_rng(0).integers(2**63, size=sets.n_classes, dtype=np.uint64)
+    pattern = np.add.reduceat(codes[sets.indices], sets.indptr[:-1])
+    order = np.lexsort((pattern, group))
+    rows = order[_starts(group[order]) | _starts(pattern[order])]
+    return rows[np.lexsort((rows, sets.sizes[rows], group[rows]))]
+
+
+def _starts(values: NDArray[Any]) -> NDArray[np.bool_]:
+    """Where a run of equal values begins."""
+    return np.append(True, values[1:] != values[:-1])[: len(values)]
+
+
+def _in_company(sorted_group: NDArray[Any]) -> NDArray[np.bool_]:
+    """Entries of groups that have another one."""
+    first = _starts(sorted_group)
+    last = np.append(first[1:], True)[: len(first)]
+    return ~(first & last)
+
+
+def _meets_smallest(sets: CandidateSets, smallest: NDArray[np.bool_], number: NDArray[Any]) -> NDArray[np.bool_]:
+    """Does each set share a label with the smallest set of its group?"""
+    labels = np.repeat(number, sets.sizes) * sets.n_classes + sets.indices
+    shared = np.isin(labels, labels[np.repeat(smallest, sets.sizes)])
+    return np.logical_or.reduceat(shared, sets.indptr[:-1])
 
 
 def input_hashes(examples: Examples) -> NDArray[Any]:
