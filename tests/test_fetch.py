@@ -1,5 +1,7 @@
 """Finding and fetching image sets: a server on loopback that cuts, lies and refuses, and no other address."""
 
+import contextlib
+import errno
 import gzip
 import hashlib
 import io
@@ -32,39 +34,38 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.files, self.cuts, self.ranges, self.seen, self.lengths = {}, [], True, [], True
+        self.files = {}
+        self.cuts = []
+        self.seen = []  # path and Range of each request
+        self.status = 200
+        self.headers = {}  # sent with each answer
+        self.lengths = True
         self.hold = threading.Event()  # a cut of None sends half of the body and waits for this
         self.url = f"http://127.0.0.1:{self.server_port}/sets"
 
 
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
-        wanted = self.headers.get("Range")
-        self.server.seen.append((self.path, wanted))
+        self.server.seen.append((self.path, self.headers.get("Range")))
         body = self.server.files.get(self.path.removeprefix("/sets/"))
         if body is None:
             self.send_error(404)
             return
-        start = int(wanted[6:-1]) if wanted and self.server.ranges else 0
-        if start and start >= len(body):
-            self.send_response(416)
-            self.send_header("Content-Range", f"bytes */{len(body)}")
-            self.end_headers()
-            return
-        self.send_response(206 if start else 200)
-        if start:
-            self.send_header("Content-Range", f"bytes {start}-{len(body) - 1}/{len(body)}")
+        self.send_response(self.server.status)
+        for name, value in self.server.headers.items():
+            self.send_header(name, value)
         if self.server.lengths:
-            self.send_header("Content-Length", str(len(body) - start))
+            self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.answer(body[start:])
+        self.answer(body)
 
     def answer(self, body):
         cut = self.server.cuts.pop(0) if self.server.cuts else len(body)
-        self.wfile.write(body[: len(body) // 2 if cut is None else cut])
-        if cut is None:
-            self.wfile.flush()
-            self.server.hold.wait(20)
+        with contextlib.suppress(ConnectionError):  # the client may have seen enough
+            self.wfile.write(body[: len(body) // 2 if cut is None else cut])
+            if cut is None:
+                self.wfile.flush()
+                self.server.hold.wait(20)
 
     def log_message(self, *_):
         pass
@@ -72,9 +73,8 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server(monkeypatch):
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setenv("no_proxy", "*")
     monkeypatch.delenv("CANDIDLY_DATA", raising=False)
-    monkeypatch.setattr(fetch, "PAUSE", 0.0)
     with Server() as running:
         thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
@@ -99,10 +99,12 @@ WHOLE = archive((f"{FOLDER}/train.bin", RECORDS), (f"{FOLDER}/test.bin", RECORDS
 
 
 def offer(server, monkeypatch, name, files):
-    """Let the server hold `files`, and the catalogue know their checksums."""
+    """Let the server hold `files`, and the catalogue know their checksums and sizes."""
     server.files = files
-    sums = {file: hashlib.sha256(content).hexdigest() for file, content in files.items()}
-    items = tuple(replace(item, sha256=sums[item.file]) for item in SETS[name].downloads)
+    items = tuple(
+        replace(item, sha256=hashlib.sha256(files[item.file]).hexdigest(), size=len(files[item.file]))
+        for item in SETS[name].downloads
+    )
     monkeypatch.setitem(SETS, name, replace(SETS[name], downloads=items))
 
 
@@ -137,36 +139,35 @@ def test_what_is_there_is_not_fetched_again(cifar, tmp_path):
     assert cifar.seen == []
 
 
-def test_a_cut_connection_is_taken_up_again(cifar, tmp_path):
-    cifar.cuts = [1000, 500]
-    fetch_set("cifar100", tmp_path, cifar.url)
-    assert [wanted for _, wanted in cifar.seen] == [None, "bytes=1000-", "bytes=1500-"]
-    assert leftovers(tmp_path) == INSTALLED
-
-
-def test_as_many_cuts_as_there_are_if_each_connection_brings_something(cifar, tmp_path):
-    cifar.cuts = [100] * 12
-    fetch_set("cifar100", tmp_path, cifar.url)
-    assert [wanted for _, wanted in cifar.seen] == [None, *(f"bytes={100 * k}-" for k in range(1, 13))]
-    assert leftovers(tmp_path) == INSTALLED
-
-
-def test_the_next_command_goes_on_with_the_part(cifar, tmp_path):
-    cifar.cuts = [1500] + [0] * 5
-    told = r"5 connections in a row brought nothing; the 0\.0 MB that came are kept, and the same command goes on"
-    with pytest.raises(InputError, match=told):
+def test_a_cut_connection_leaves_nothing_and_the_same_command_starts_again(cifar, tmp_path):
+    cifar.cuts = [1000]
+    message = rf"{ARCHIVE} cannot be downloaded \(.*1000 bytes read, {len(WHOLE) - 1000} more expected.*\): try again"
+    with pytest.raises(InputError, match=message):
         fetch_set("cifar100", tmp_path, cifar.url)
-    assert leftovers(tmp_path) == [f".fetch-cifar100/{ARCHIVE}.part"]
-    cifar.seen.clear()
+    assert list(tmp_path.iterdir()) == []
     fetch_set("cifar100", tmp_path, cifar.url)
-    assert [wanted for _, wanted in cifar.seen] == ["bytes=1500-"]
     assert leftovers(tmp_path) == INSTALLED
+    assert [wanted for _, wanted in cifar.seen] == [None, None]
 
 
-def test_a_server_without_ranges_begins_anew(cifar, tmp_path):
-    cifar.ranges, cifar.cuts = False, [1000]
+@pytest.mark.parametrize("lengths", [True, False])
+def test_a_server_that_sends_too_much_is_stopped(cifar, tmp_path, monkeypatch, lengths):
+    cifar.files[ARCHIVE] = WHOLE + bytes(50_000_000)
+    cifar.lengths = lengths
+    written = []
+    monkeypatch.setattr(fetch, "_byte_bar", lambda item: contextlib.nullcontext(written.append))
+    with pytest.raises(InputError) as caught:
+        fetch_set("cifar100", tmp_path, cifar.url)
+    official = f"the {len(WHOLE):,} bytes of the official {ARCHIVE}"
+    assert f"{cifar.url}/{ARCHIVE} sends more than {official}: try again" in str(caught.value)
+    assert sum(written) <= len(WHOLE)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "x-gzip"])
+def test_a_file_that_the_server_calls_encoded_is_kept_as_it_is(cifar, tmp_path, encoding):
+    cifar.headers = {"Content-Encoding": encoding}
     fetch_set("cifar100", tmp_path, cifar.url)
-    assert [wanted for _, wanted in cifar.seen] == [None, "bytes=1000-"]
     assert leftovers(tmp_path) == INSTALLED
 
 
@@ -176,13 +177,21 @@ def test_a_server_that_tells_no_length(cifar, tmp_path):
     assert leftovers(tmp_path) == INSTALLED
 
 
-@pytest.mark.parametrize(("part", "requests"), [(WHOLE, 1), (WHOLE + b"more", 2)])
-def test_a_part_that_is_whole_or_too_long(cifar, tmp_path, part, requests):
-    (tmp_path / ".fetch-cifar100").mkdir()
-    (tmp_path / ".fetch-cifar100" / f"{ARCHIVE}.part").write_bytes(part)
+def test_what_a_killed_command_left_is_removed(cifar, tmp_path):
+    (tmp_path / ".fetch-cifar100" / "unpacked").mkdir(parents=True)
+    (tmp_path / ".fetch-cifar100" / ARCHIVE).write_bytes(WHOLE[:1000])
+    (tmp_path / ".fetch-cifar100.lock").touch()
     fetch_set("cifar100", tmp_path, cifar.url)
     assert leftovers(tmp_path) == INSTALLED
-    assert len(cifar.seen) == requests
+    assert not (tmp_path / ".fetch-cifar100").exists()
+
+
+def test_two_commands_do_not_fetch_the_same_set_at_once(cifar, tmp_path):
+    with fetch._staging(tmp_path, "cifar100") as staging:
+        with pytest.raises(InputError, match=rf"cifar100 is being fetched into {tmp_path} by another process"):
+            fetch_set("cifar100", tmp_path, cifar.url)
+        assert staging.is_dir()
+        fetch_set("cifar100", tmp_path / "elsewhere", cifar.url)
 
 
 def test_a_wrong_checksum_leaves_nothing(cifar, tmp_path):
@@ -196,20 +205,17 @@ def test_a_wrong_checksum_leaves_nothing(cifar, tmp_path):
     assert leftovers(tmp_path) == INSTALLED
 
 
-def test_a_part_of_something_else_is_given_up(cifar, tmp_path):
-    (tmp_path / ".fetch-cifar100").mkdir()
-    (tmp_path / ".fetch-cifar100" / f"{ARCHIVE}.part").write_bytes(b"x" * 100)
-    with pytest.raises(InputError, match="expected sha256"):
-        fetch_set("cifar100", tmp_path, cifar.url)
-    fetch_set("cifar100", tmp_path, cifar.url)
-    assert leftovers(tmp_path) == INSTALLED
-
-
 def test_server_errors_are_told_in_a_sentence(cifar, tmp_path):
     with pytest.raises(InputError, match=rf"/elsewhere/{ARCHIVE} answers 404 Not Found: try again later"):
         fetch_set("cifar100", tmp_path, cifar.url.replace("sets", "elsewhere"))
-    with pytest.raises(InputError, match=rf"http://127\.0\.0\.1:1/{ARCHIVE} cannot be reached \(.*refused\)"):
+    for status, reason in ((416, "Requested Range Not Satisfiable"), (503, "Service Unavailable")):
+        cifar.status = status
+        with pytest.raises(InputError, match=rf"/sets/{ARCHIVE} answers {status} {reason}: try again later"):
+            fetch_set("cifar100", tmp_path, cifar.url)
+    with pytest.raises(InputError, match=rf"127\.0\.0\.1:1/{ARCHIVE} cannot be downloaded \(Connection refused\): try"):
         fetch_set("cifar100", tmp_path, "http://127.0.0.1:1")
+    with pytest.raises(InputError, match=rf"http://no\.invalid/{ARCHIVE} cannot be downloaded \([^()]+\): try again"):
+        fetch_set("cifar100", tmp_path, "http://no.invalid")
     with pytest.raises(InputError, match="--mirror ftp://x: expected an address that begins with http"):
         fetch_set("cifar100", tmp_path, "ftp://x")
     assert list(tmp_path.iterdir()) == []
@@ -248,6 +254,17 @@ def test_a_folder_that_cannot_be_written(cifar, tmp_path):
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(InputError, match=r"file.* cannot be written to: .*Not a directory"):
         fetch_set("cifar100", tmp_path / "file", cifar.url)
+
+
+def test_a_full_disk_is_reported_and_leaves_nothing(cifar, tmp_path, monkeypatch):
+    def full(self, chunk):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(fetch.LimitedFile, "write", full)
+    message = rf"{tmp_path} cannot be written to: No space left on device\. Free some space, then run the same command"
+    with pytest.raises(InputError, match=message):
+        fetch_set("cifar100", tmp_path, cifar.url)
+    assert list(tmp_path.iterdir()) == []
 
 
 def idx(array):
@@ -320,19 +337,19 @@ def test_the_catalogue_is_sound():
         for item in chosen.downloads:
             assert re.fullmatch("[0-9a-f]{64}", item.sha256), item
             assert set(item.parts) <= set(chosen.parts)
+            assert 4_000 < item.size < 200_000_000
 
 
 TINY_SHA = hashlib.sha256(WHOLE).hexdigest()
 TINY = f"""
 from dataclasses import replace
 from runpy import run_module
-from candidly.data import fetch
 from candidly.data.catalogue import SETS
-fetch.PAUSE = 0
 chosen = SETS["cifar100"]
-SETS["cifar100"] = replace(chosen, downloads=(replace(chosen.downloads[0], sha256="{TINY_SHA}"),))
+tiny = replace(chosen.downloads[0], sha256="{TINY_SHA}", size={len(WHOLE)})
+SETS["cifar100"] = replace(chosen, downloads=(tiny,))
 run_module("candidly", run_name="__main__", alter_sys=True)
-"""  # the command as it is, but for the checksum of the tiny archive
+"""  # the command as it is, except for the checksum and size of the tiny archive
 
 
 def command(*arguments, tiny=False):
@@ -364,24 +381,27 @@ def test_the_command_tells_failures_in_a_sentence(cifar, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("sign", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)])
-def test_a_stopped_command_goes_on(cifar, tmp_path, sign, code):
+@pytest.mark.parametrize(
+    ("sign", "code", "told"),
+    [
+        (signal.SIGKILL, -signal.SIGKILL, ""),
+        (signal.SIGINT, 130, "candidly: stopped; the same command starts it again.\n"),
+    ],
+)
+def test_a_stopped_command_starts_again(cifar, tmp_path, sign, code, told):
     cifar.cuts = [None]
     arguments = ("fetch", "cifar100", "--data-dir", tmp_path, "--mirror", cifar.url)
     process = subprocess.Popen(command(*arguments, tiny=True), stderr=subprocess.PIPE, text=True)
-    part = tmp_path / ".fetch-cifar100" / f"{ARCHIVE}.part"
+    staging = tmp_path / ".fetch-cifar100"
     deadline = time.monotonic() + 20
-    while not (part.exists() and part.stat().st_size) and time.monotonic() < deadline:
+    while not any(path.stat().st_size for path in staging.glob("*")) and time.monotonic() < deadline:
         time.sleep(0.02)
     process.send_signal(sign)
     message = ended(process, 20)[1]
     assert process.returncode == code, message
-    assert message == "" or "the same command goes on from there" in message
-    size = part.stat().st_size
-    assert 0 < size < len(WHOLE)
-    cifar.seen.clear()
+    assert message == told
+    assert staging.exists() == (sign == signal.SIGKILL)
     run(*arguments, tiny=True)
-    assert cifar.seen == [(f"/sets/{ARCHIVE}", f"bytes={size}-")]
     assert leftovers(tmp_path) == INSTALLED
 
 

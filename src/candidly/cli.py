@@ -392,7 +392,7 @@ def fetch(
         str | None, typer.Option(metavar="URL", help="Folder of a server that holds the same official files.")
     ] = None,
 ) -> None:
-    """Download an image set, verify it and unpack it. Run it again after an interruption: it goes on."""
+    """Download an image set, verify it and unpack it. An interrupted download starts again from the beginning."""
     from candidly.data.fetch import fetch_set
 
     typer.echo(fetch_set(name, data_dir, mirror))

@@ -1,5 +1,9 @@
 """What can go wrong, in words for the person who has to mend it. The command line prints these without a traceback."""
 
+import errno
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
 
 class CandidlyError(Exception):
     """Any failure that the user can act on: the message quotes what was found, what was expected, and what to do."""
@@ -27,3 +31,9 @@ class TrainingError(CandidlyError, RuntimeError):
 
 class Interrupted(KeyboardInterrupt):
     """The user stopped the training; what was saved, and how to go on, is in the message."""
+
+
+def system_reason(error: OSError) -> str:
+    """Say what the system refused and, on a full disk, what to do."""
+    advice = " Free some space, then run the same command again." if error.errno in NO_SPACE else ""
+    return f"{error.strerror or error}.{advice}"

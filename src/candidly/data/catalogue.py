@@ -37,6 +37,7 @@ class Download:
 
     url: str
     sha256: str
+    size: int  # bytes
     parts: tuple[str, ...] = ("train", "test")
 
     @property
@@ -68,9 +69,13 @@ class ImageSet:
         return all(any(path for name in names for path in folder.glob(name)) for names in patterns)
 
 
-def _idx_downloads(base: str, *sums: str) -> tuple[Download, ...]:
+def _idx_downloads(base: str, *checks: tuple[str, int]) -> tuple[Download, ...]:
+    """The official idx files; `checks` are their checksums and sizes."""
     files = [(part, name) for part, names in IDX.items() for name in names]
-    return tuple(Download(f"{base}{name}.gz", sha, (part,)) for (part, name), sha in zip(files, sums, strict=True))
+    return tuple(
+        Download(f"{base}{name}.gz", sha256, size, (part,))
+        for (part, name), (sha256, size) in zip(files, checks, strict=True)
+    )
 
 
 SETS = {
@@ -85,6 +90,7 @@ SETS = {
             Download(
                 "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
                 "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+                170_052_171,
             ),
         ),
     ),
@@ -99,6 +105,7 @@ SETS = {
             Download(
                 "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
                 "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
+                168_513_733,
             ),
         ),
     ),
@@ -113,11 +120,13 @@ SETS = {
             Download(
                 "http://ufldl.stanford.edu/housenumbers/train_32x32.mat",
                 "435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8",
+                182_040_794,
                 ("train",),
             ),
             Download(
                 "http://ufldl.stanford.edu/housenumbers/test_32x32.mat",
                 "cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b",
+                64_275_384,
                 ("test",),
             ),
         ),
@@ -140,10 +149,10 @@ SETS = {
         {"train": 60_000, "test": 10_000},
         _idx_downloads(
             "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-            "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-            "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-            "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-            "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+            ("3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84", 26_421_880),
+            ("a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845", 29_515),
+            ("346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073", 4_422_102),
+            ("67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5", 5_148),
         ),
         suffixes=("", ".gz"),
     ),
@@ -156,10 +165,10 @@ SETS = {
         {"train": 60_000, "test": 10_000},
         _idx_downloads(
             "https://ossci-datasets.s3.amazonaws.com/mnist/",
-            "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-            "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-            "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-            "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+            ("440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609", 9_912_422),
+            ("3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c", 28_881),
+            ("8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6", 1_648_877),
+            ("f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6", 4_542),
         ),
         suffixes=("", ".gz"),
     ),

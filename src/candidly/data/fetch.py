@@ -1,7 +1,7 @@
-"""Fetch an image set: checksums, resumed downloads, and a set that is complete or absent.
+"""Fetch an image set: limited downloads, checksums, and a set that is complete or absent.
 
-Everything happens in `.fetch-NAME` beside the sets; what is whole is renamed to its place. Only the `.part` of a
-download that was cut stays, for the same command to go on with.
+Downloads go into `.fetch-NAME` in the data folder. A complete file or folder is renamed to its
+place; the rest is removed, after a kill by the next command.
 """
 
 from __future__ import annotations
@@ -10,30 +10,28 @@ import gzip
 import shutil
 import sys
 import tarfile
-import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.client import HTTPException, HTTPResponse
+from functools import partial
 from pathlib import Path
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
+from typing import Any, BinaryIO
 
 from candidly.data.catalogue import Download, ImageSet, data_folder, find_set, how_to_get, load_set, locate
-from candidly.errors import InputError, Interrupted
+from candidly.errors import InputError, system_reason
 
-ATTEMPTS = 5  # connections in a row that bring nothing
-PAUSE = 1.0  # seconds before another connection
-TIMEOUT = 30.0  # seconds of silence that count as a cut
-CHUNK = 1 << 14
+TIMEOUT = 30.0  # seconds of silence after which a connection counts as cut
+CHUNK = 1 << 14  # bytes
+ADVICE = "try again later, or name another server with --mirror URL."
 
 
 def fetch_set(name: str, data_dir: str | Path | None = None, mirror: str | None = None) -> str:
     """Download what is missing of a set, and return a sentence on where it is.
 
-    `mirror` is the address of a folder with the official files, taken instead of their official addresses.
+    `mirror` is the address of a folder with the official files, used instead of their official addresses.
     """
-    chosen, root = find_set(name), data_folder(data_dir)
+    chosen = find_set(name)
+    root = data_folder(data_dir)
     if mirror is not None and not mirror.startswith(("http://", "https://")):
         raise InputError(f"--mirror {mirror}: expected an address that begins with http:// or https://.")
     absent = [part for part in chosen.parts if not _whole(name, part, root)]
@@ -41,18 +39,13 @@ def fetch_set(name: str, data_dir: str | Path | None = None, mirror: str | None 
         return f"{name} is already there: {_places(chosen, root)}"
     if not chosen.downloads:
         raise InputError(f"{name} ({', '.join(absent)}) cannot be fetched by this command. {how_to_get(name, root)}")
-    staging = root / f".fetch-{name}"
     try:
-        staging.mkdir(parents=True, exist_ok=True)
-        for item in chosen.downloads:
-            if set(item.parts) & set(absent):
-                _install(item, chosen, root, staging, mirror)
-        shutil.rmtree(staging)
+        with _staging(root, name) as staging:
+            for item in chosen.downloads:
+                if set(item.parts) & set(absent):
+                    _install(item, chosen, root, staging, mirror)
     except OSError as error:
-        raise InputError(f"{root} cannot be written to: {error}.") from error
-    finally:
-        if staging.is_dir() and not any(staging.iterdir()):
-            staging.rmdir()
+        raise InputError(f"{root} cannot be written to: {system_reason(error)}") from error
     return f"{name} is fetched: {_places(chosen, root)}"
 
 
@@ -70,8 +63,30 @@ def _places(chosen: ImageSet, root: Path) -> str:
     return ", ".join(sorted({str(locate(chosen, part, root)) for part in chosen.parts}))
 
 
+@contextmanager
+def _staging(root: Path, name: str) -> Iterator[Path]:
+    """An empty folder that no other process uses, removed at the end."""
+    import fcntl
+
+    folder = root / f".fetch-{name}"
+    lock = root / f".fetch-{name}.lock"
+    folder.mkdir(parents=True, exist_ok=True)
+    with lock.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InputError(f"{name} is being fetched into {root} by another process.") from error
+        try:
+            shutil.rmtree(folder)
+            folder.mkdir()
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            lock.unlink(missing_ok=True)
+
+
 def _install(item: Download, chosen: ImageSet, root: Path, staging: Path, mirror: str | None) -> None:
-    """Download one file, and put it, or the folder packed in it, in its place; what stands there is not touched."""
+    """Download one file and put it, or the folder packed in it, in its place; never replace what is there."""
     import pooch  # type: ignore[import-untyped]
 
     target = root / chosen.folders[0] / ("" if item.packed else item.file)
@@ -92,112 +107,82 @@ def _install(item: Download, chosen: ImageSet, root: Path, staging: Path, mirror
 def _download(item: Download, url: str, staging: Path) -> Path:
     """The file in the staging folder, its checksum verified."""
     import pooch
+    from requests.exceptions import HTTPError, RequestException
 
     pooch.get_logger().setLevel("WARNING")
-    downloader = Resuming(staging / f"{item.file}.part")
+    save = partial(_save, item=item)
     try:
-        return Path(pooch.retrieve(url, f"sha256:{item.sha256}", item.file, staging, downloader=downloader))
+        return Path(pooch.retrieve(url, f"sha256:{item.sha256}", item.file, staging, downloader=save))
     except InputError:
         raise
-    except ValueError as error:  # pooch has removed the file
+    except HTTPError as error:
+        answer: Any = error.response
+        raise InputError(f"{url} answers {answer.status_code} {answer.reason}: {ADVICE}") from error
+    except RequestException as error:
+        raise InputError(f"{url} cannot be downloaded ({_root_cause(error)}): {ADVICE}") from error
+    except ValueError as error:  # a wrong checksum
         raise InputError(f"{url}: {error}") from error
 
 
+def _save(url: str, output_file: str, pooch: Any, *, item: Download) -> None:
+    """Download into a file, as pooch asks its downloaders to."""
+    from pooch import HTTPDownloader
+
+    download = HTTPDownloader(chunk_size=CHUNK, timeout=TIMEOUT, hooks={"response": _keep_encoding})
+    with open(output_file, "wb") as file, _byte_bar(item) as advance:
+        download(url, LimitedFile(file, url, item, advance), pooch)
+
+
+def _keep_encoding(response: Any, **_: Any) -> None:
+    """Keep a .gz file as it is, even if the server declares it to be an encoded one."""
+    response.raw.headers.pop("Content-Encoding", None)
+
+
+class LimitedFile:
+    """A file that takes no more bytes than the official download has."""
+
+    def __init__(self, file: BinaryIO, url: str, item: Download, advance: Callable[[int], None]) -> None:
+        self.file = file
+        self.url = url
+        self.item = item
+        self.advance = advance
+
+    def write(self, chunk: bytes) -> None:
+        if self.file.tell() + len(chunk) > self.item.size:
+            official = f"{self.item.size:,} bytes of the official {self.item.file}"
+            raise InputError(f"{self.url} sends more than the {official}: {ADVICE}")
+        self.file.write(chunk)
+        self.advance(len(chunk))
+
+    def flush(self) -> None:
+        self.file.flush()
+
+
+def _root_cause(error: BaseException) -> str:
+    """What happened, without the texts of the libraries in between."""
+    while inner := error.__cause__ or error.__context__:
+        error = inner
+    return str(getattr(error, "strerror", None) or error)
+
+
 def _unpack(archive: Path, chosen: ImageSet, staging: Path) -> Path:
-    """The set's folder out of its archive; members that lead elsewhere are refused, and nothing of it stays."""
+    """The set's folder out of its archive; members that lead elsewhere are refused."""
     place = staging / "unpacked"
-    shutil.rmtree(place, ignore_errors=True)
     try:
         with tarfile.open(archive) as tar:
             tar.extractall(place, filter="data")
         if not all(chosen.holds(place / chosen.folders[0], part) for part in chosen.parts):
             raise tarfile.ReadError(f"it lacks files of {chosen.title}")
     except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error) as error:
-        shutil.rmtree(place, ignore_errors=True)
-        archive.unlink()
         raise InputError(f"{archive.name} cannot be unpacked: {error}. It was removed.") from error
     return place / chosen.folders[0]
 
 
-class Resuming:
-    """A downloader for pooch that collects the file in `part`, and goes on with what is there already."""
-
-    def __init__(self, part: Path) -> None:
-        self.part = part
-
-    def __call__(self, url: str, output_file: str, pooch: object) -> None:
-        try:
-            with _byte_bar(self.part.stem) as show:
-                in_vain = 0
-                while in_vain < ATTEMPTS:
-                    before = self._size()
-                    if self._go_on(url, show):
-                        self.part.replace(output_file)
-                        return
-                    in_vain = 0 if self._size() > before else in_vain + 1
-                    time.sleep(PAUSE)
-        except KeyboardInterrupt:
-            raise Interrupted(f"stopped; {self._kept()}") from None
-        raise InputError(f"{url}: {ATTEMPTS} connections in a row brought nothing; {self._kept()}")
-
-    def _go_on(self, url: str, show: Callable[[int, int | None], None]) -> bool:
-        """One connection; True when the file is whole."""
-        done = self._size()
-        response = self._connect(url, done)
-        if response is None:
-            return self._size() > 0
-        with response:
-            if response.status != 206:  # the server begins anew, knowing nothing of ranges
-                done = 0
-            length = response.headers.get("Content-Length")
-            total = done + int(length) if length and length.isdigit() else None
-            with self.part.open("ab" if done else "wb") as file:
-                for chunk in _chunks(response):
-                    show(done, total)
-                    done += file.write(chunk)
-                show(done, total)
-        return done == total if total is not None else done > 0
-
-    def _connect(self, url: str, done: int) -> HTTPResponse | None:
-        """The answer that brings the bytes from `done` on; None if there are no more, or if `part` did not fit."""
-        hint = "try again later, or name another server with --mirror URL."
-        try:
-            response = urlopen(Request(url, headers={"Range": f"bytes={done}-"} if done else {}), timeout=TIMEOUT)
-        except HTTPError as error:
-            if error.code != 416:
-                raise InputError(f"{url} answers {error.code} {error.reason}: {hint}") from error
-            if error.headers.get("Content-Range") != f"bytes */{done}":
-                self.part.unlink()
-            return None
-        except (OSError, HTTPException) as error:
-            raise InputError(f"{url} cannot be reached ({getattr(error, 'reason', error)}): {hint}") from error
-        if response.status == 206 and not response.headers.get("Content-Range", "").startswith(f"bytes {done}-"):
-            response.close()
-            self.part.unlink()
-            return None
-        return response
-
-    def _size(self) -> int:
-        return self.part.stat().st_size if self.part.exists() else 0
-
-    def _kept(self) -> str:
-        return f"the {self._size() / 1e6:.1f} MB that came are kept, and the same command goes on from there."
-
-
-def _chunks(response: HTTPResponse) -> Iterator[bytes]:
-    """What the connection brings, until it ends, well or not: the length tells which."""
-    try:
-        while chunk := response.read(CHUNK):
-            yield chunk
-    except (OSError, HTTPException):
-        return
-
-
 @contextmanager
-def _byte_bar(label: str) -> Iterator[Callable[[int, int | None], None]]:
-    """Yields `show(done, total)`: megabytes, speed and time left on a terminal, nothing when the output is piped."""
+def _byte_bar(item: Download) -> Iterator[Callable[[int], None]]:
+    """Yield `advance(bytes)`: megabytes, speed and time left on a terminal, nothing if the output is piped."""
     if not sys.stderr.isatty():
-        yield lambda done, total: None
+        yield lambda count: None
         return
     from rich.console import Console
     from rich.progress import (
@@ -211,5 +196,5 @@ def _byte_bar(label: str) -> Iterator[Callable[[int, int | None], None]]:
 
     columns = [TextColumn("{task.description}"), BarColumn(24), DownloadColumn(), TransferSpeedColumn()]
     with Progress(*columns, TimeRemainingColumn(compact=True), console=Console(stderr=True)) as progress:
-        task = progress.add_task(label, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
+        task = progress.add_task(item.file, total=item.size)
+        yield lambda count: progress.update(task, advance=count)
