@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from candidly.bench import commands, grid, scales, tables
 from candidly.bench.grid import Cell, Job, Row, plan, results, run_jobs, table_jobs
@@ -96,7 +97,7 @@ def test_every_row_of_both_tables_runs_once(tmp_path):
     oracle = next(r for r in found.values() if r["row"] == "oracle")
     assert oracle["curves"]["precision_closed"] == [1.0, 1.0, 1.0]
     table = commands.show(jobs(), "table1", tmp_path, None, "md", details=True)
-    assert f"| ooc, robust | {robust['score']:.1f}" in table.replace("**", "")
+    assert f"| ooc, robust | true shares | {robust['score']:.1f}" in table.replace("**", "")
 
 
 def test_failures_are_kept_reported_and_retried_on_request(tmp_path, monkeypatch):
@@ -150,23 +151,71 @@ def fake(job, score, seconds=3.0):
     return {"key": job.key, "score": score, "seconds": seconds, "curves": {"accuracy": [0.1, 0.2, 0.3]}}
 
 
-def test_tables_by_hand():
+def table_of(values):
+    """Entries of Table 1 from scores by (row, seed), of two seeds in one cell."""
+    rows = list(dict.fromkeys(row for row, _ in values))
     scale = dataclasses.replace(SCALES["mini"], seeds=2)
-    chosen = table_jobs("table1", scale, cells=["svhn q=0.1 tau=0.2*"], rows=["supervised", "proden", "ooc"])
-    values = {("supervised", 0): 99.0, ("PRODEN", 0): 80.0, ("PRODEN", 1): 82.0, ("ooc", 0): 90.0, ("ooc", 1): 91.0}
+    chosen = table_jobs("table1", scale, cells=["svhn q=0.1 tau=0.2*"], rows=rows)
     found = [fake(job, values[(job.row.name, job.seed)]) for job in chosen if (job.row.name, job.seed) in values]
-    entries = tables.make_table(chosen, found, "table1")
-    assert tables.as_markdown(entries).splitlines()[2:] == [
-        "| supervised | 99.0 (1 of 2 seeds) |",
-        "| PRODEN | 81.0 ± 1.4 (paper 83.28, -2.3) |",
-        "| ooc | **90.5 ± 0.7** (paper 91.30, -0.8) |",
+    return tables.make_table(chosen, found, "table1")
+
+
+def test_tables_by_hand():
+    scores = {"supervised": (98.0, 99.0), "PRODEN": (80.0, 82.0), "ooc": (90.0, 91.0)}
+    entries = table_of({(row, seed): score for row, pair in scores.items() for seed, score in enumerate(pair)})
+    assert tables.as_markdown(entries).splitlines() == [
+        "| | given | svhn q=0.1 tau=0.2,0.4 |",
+        "|---|---|---|",
+        "| supervised | true labels | 98.5 ± 0.7 |",
+        "| PRODEN | nothing | 81.0 ± 1.4 (paper 83.28, -2.3) |",
+        "| ooc | true shares | **90.5 ± 0.7** (paper 91.30, -0.8) |",
     ]
+    head, _, proden, _ = tables.as_csv(entries).splitlines()
+    assert head.startswith("row,given,cell,")
     assert (
-        tables.as_csv(entries).splitlines()[2]
-        == 'PRODEN,"svhn q=0.1 tau=0.2,0.4",svhn,0.1,0.2,0.4,81.0,1.4142,2,2,False,83.28,0.14,-2.3,,,,1.0'
+        proden
+        == 'PRODEN,nothing,"svhn q=0.1 tau=0.2,0.4",svhn,0.1,0.2,0.4,81.0,1.4142,2,2,False,83.28,0.14,-2.3,,,,1.0'
     )
-    assert r"\textbf{90.5 $\pm$ 0.7}" in tables.as_latex(entries)
-    assert tables.as_markdown(entries, details=True).splitlines()[4].endswith("| 1 |")  # three seconds, three epochs
+    latex = tables.as_latex(entries).splitlines()
+    assert latex[1:3] == [
+        r"\begin{tabular}{llc} \toprule",
+        r" & given & svhn q=0.1 tau=0.2,0.4 \\ \midrule",
+    ]
+    assert latex[5] == r"ooc & true shares & \textbf{90.5 $\pm$ 0.7} (paper 91.30, -0.8) \\"
+    assert tables.as_markdown(entries, details=True).splitlines()[3].endswith("| 1 |")  # three seconds, three epochs
+
+
+def test_tables_with_missing_runs_count_them_and_compare_equal_numbers_only():
+    entries = table_of({("PRODEN", 0): 80.0, ("PRODEN", 1): 82.0, ("ooc", 0): 90.0})
+    assert tables.as_markdown(entries).splitlines()[2:] == [
+        "| PRODEN | nothing | 81.0 ± 1.4 (2 runs; paper 83.28, -2.3) |",
+        "| ooc | true shares | 90.0 (1 run; paper 91.30, -1.3) |",
+    ]
+    assert "90.0 (1 run; paper 91.30, -1.3)" in tables.as_latex(entries)
+    equal = tables.as_markdown(table_of({("PRODEN", 0): 80.0, ("ooc", 0): 90.0}))
+    assert "| ooc | true shares | **90.0** (1 run; paper 91.30, -1.3) |" in equal
+
+
+def test_rows_tell_what_they_are_given():
+    given = {row.name: row.given for row in (*grid.ROWS, *grid.ON_TRUE_LABELS, *grid.ABLATIONS)}
+    assert given.pop("supervised") == given.pop("LWS, true labels") == "true labels"
+    assert given.pop("oracle") == "true kinds"
+    assert {name for name, what in given.items() if what == "nothing"} == set(grid.COMPARED)
+    assert {given[name] for name in ("ooc", "ooc, robust", "full", "discard")} == {"true shares"}
+    estimated = Row("ooc, auto", "ooc", settings={"rates": "auto"})
+    assert estimated.given == "nothing"
+    problem = grid.make_problem(scales.digits(0), q=0.1, tau1=0.2, tau2=0.4, seed=0)
+    assert grid.method_of(Job(TINY, Cell("digits", 0.1, 0.2, 0.4), estimated, 0), problem).given == "auto"
+
+
+def test_results_name_the_machine_and_keys_do_not(tmp_path):
+    (job,) = jobs(rows=["cc"])
+    run_jobs([job], tmp_path, None)
+    (found,) = results(tmp_path)
+    assert found["machine"] == grid.machine()
+    assert found["machine"]["threads"] == torch.get_num_threads()
+    assert found["machine"]["processor"]
+    assert "machine" not in job.config
 
 
 def test_the_papers_numbers_stand_beside_comparable_cells_only():
@@ -182,7 +231,7 @@ def test_export_keeps_what_was_there(tmp_path):
     commands.export(tmp_path / "all.jsonl", tmp_path / "a")
     assert commands.export(tmp_path / "all.jsonl", tmp_path / "b").startswith("2 results")
     shown = commands.show([one, two], "table1", tmp_path / "nowhere", tmp_path / "all.jsonl", "md", details=False)
-    assert shown.count(" | ") == 2 + 1
+    assert [line.split(" | ")[0] for line in shown.splitlines()[2:]] == ["| CC", "| PRODEN"]
 
 
 @pytest.mark.parametrize(
@@ -229,7 +278,7 @@ def test_the_command_line(tmp_path):
     assert done.stderr == "1 of 1 runs are done, in runs/bench.\n"
     (path,) = (tmp_path / "runs" / "bench").glob("*/result.json")
     score = json.loads(path.read_text())["score"]
-    assert f"| CC | **{score:.1f}** |" in done.stdout
+    assert f"| CC | nothing | **{score:.1f}** |" in done.stdout
     assert run("show", *chosen).stdout == done.stdout
     assert run("run", *chosen, "--part", "1/1").stdout == done.stdout
     assert run("run", *chosen, "--part", "1/2").stdout == ""
@@ -310,7 +359,7 @@ def test_what_is_missing_or_mixed_in_a_table_is_told(tmp_path):
     run_jobs([first, second], tmp_path, None)
     assert commands.notes([first, second], "table1", tmp_path, None) == []
     assert commands.notes(chosen, "table1", tmp_path, None) == [
-        "2 of 3 runs are there; what makes the others: candidly bench run table1 --scale tiny "
+        "2 of 3 runs are there; to train the missing runs: candidly bench run table1 --scale tiny "
         f'--cells "digits q=0.1 tau=0.2,0.4" --methods "{third.row.name}" --seeds 1 --out {tmp_path}'
     ]
     odd = table_jobs("table1", TINY, cells=["*q=0.1*"], rows=["cc"], tau=(0.0, 0.5))

@@ -141,7 +141,7 @@ def _absent(absent: list[Job], wanted: int, table: str, out: Path) -> str:
     tau = "" if (cell.tau1, cell.tau2) in TAUS else f" --tau {cell.tau1:g} {cell.tau2:g}"
     options = f"--scale {absent[0].scale.name}{tau}{cells}{rows} --seeds {seeds} --out {quote(str(out))}"
     there = f"{wanted - len(absent)} of {wanted} runs are there"
-    return f"{there}; what makes the others: candidly bench run {table} {options}"
+    return f"{there}; to train the missing runs: candidly bench run {table} {options}"
 
 
 def _mixed(there: list[dict[str, Any]]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import platform
 import time
 import traceback
 from collections.abc import Collection, Iterable, Iterator
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from candidly.bench.data import Problem, make_problem, reduced, supervised_problem, true_selection
 from candidly.bench.figures import loss_histograms, typical_examples
@@ -47,6 +49,14 @@ class Row:
     preset: str | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     reference: str | None = None  # "supervised" or "oracle"
+
+    @property
+    def given(self) -> str:
+        """What the row receives beside the candidate sets, and users do not have."""
+        if self.reference is not None:
+            return {"supervised": "true labels", "oracle": "true kinds"}[self.reference]
+        knows_shares = self.method == "ooc" and self.settings.get("rates") != "auto"
+        return "true shares" if knows_shares else "nothing"
 
 
 COMPARED = ("CC", "PRODEN", "LWS", "CAVL", "PiCO", "CRDPLL")
@@ -289,7 +299,7 @@ def _problem(source_of: tuple[Any, ...], cell: Cell) -> Problem:
 def method_of(job: Job, problem: Problem) -> Method:
     """The method of a row. Only the oracle is told the kinds."""
     row, settings = job.row, job.settings
-    if "rates" in settings:
+    if settings.get("rates", "auto") != "auto":
         factor = 1 if settings["rates"] == "true" else settings["rates"]
         shares = (factor * problem.rates.closed, factor * problem.rates.open)
         settings = {**settings, "rates": Rates(*(share / max(1, sum(shares)) for share in shares))}
@@ -317,8 +327,25 @@ def result(job: Job, fitted: Fitted, data: Problem) -> dict[str, Any]:
         "images": data.truth.manifest["images"],
         "time": time.time(),
         "versions": versions(),
+        "machine": machine(),
         **(figures_of(fitted.method, fitted, data) if isinstance(fitted.method, OOC) and fitted.selection else {}),
     }
+
+
+def machine() -> dict[str, Any]:
+    """What decides how sums are rounded: no part of a run's key, though another machine gives other last digits."""
+    return {
+        "processor": _processor(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    models = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return next(models, platform.processor() or platform.machine())
 
 
 def figures_of(method: OOC, fitted: Fitted, data: Problem) -> dict[str, Any]:

@@ -59,6 +59,7 @@ def _entry(group: list[Job], done: list[dict[str, Any]], numbers: Numbers) -> di
         "q": cell.q,
         "tau1": cell.tau1,
         "tau2": cell.tau2,
+        "given": job.row.given,
         "reference": job.row.reference is not None,
         "mean": float(np.mean(scores)) if scores else None,
         "spread": float(np.std(scores, ddof=1)) if len(scores) > 1 else None,
@@ -80,26 +81,33 @@ def _last_mean(curves: list[dict[str, list[float | None]]], key: str) -> float |
 
 
 def _mark_best(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The best mean of each cell; references and rows with missing seeds do not count."""
-    best: dict[str, float] = {}
+    """Mark the highest mean of each cell, references aside; none where the numbers of runs differ."""
+    rivals: dict[str, list[dict[str, Any]]] = {}
     for entry in entries:
-        if entry["n"] == entry["wanted"] and not entry["reference"]:
-            best[entry["cell"]] = max(best.get(entry["cell"], -np.inf), entry["mean"])
-    return [{**e, "best": not e["reference"] and e["mean"] == best.get(e["cell"], np.nan)} for e in entries]
+        if entry["n"] and not entry["reference"]:
+            rivals.setdefault(entry["cell"], []).append(entry)
+    comparable = {cell: group for cell, group in rivals.items() if len({e["n"] for e in group}) == 1}
+    highest = {cell: max(e["mean"] for e in group) for cell, group in comparable.items()}
+    return [{**e, "best": not e["reference"] and e["mean"] == highest.get(e["cell"], np.nan)} for e in entries]
 
 
 def as_markdown(entries: list[dict[str, Any]], details: bool = False) -> str:
     """`details`: also the precision of the normal/closed/open groups, and the seconds per epoch."""
     rows, cells = _names(entries)
-    heads = [*cells, "s/epoch"] if details else cells
+    heads = ["given", *cells, *(["s/epoch"] if details else [])]
     lines = ["| | " + " | ".join(heads) + " |", "|---|" + "---|" * len(heads)]
+    counted = _runs_missing(entries)
     for row in rows:
         found = [_find(entries, row, cell) for cell in cells]
-        texts = [_text(entry, "**{}**") + (_precision(entry) if details else "") for entry in found]
+        texts = [_text(entry, "**{}**", counted) + (_precision(entry) if details else "") for entry in found]
         times = [entry["epoch_seconds"] for entry in found if entry["epoch_seconds"] is not None]
         extra = [_seconds(float(np.median(times))) if times else ""] if details else []
-        lines.append("| " + " | ".join([row, *texts, *extra]) + " |")
+        lines.append("| " + " | ".join([row, found[0]["given"], *texts, *extra]) + " |")
     return "\n".join(lines)
+
+
+def _runs_missing(entries: list[dict[str, Any]]) -> bool:
+    return any(entry["n"] < entry["wanted"] for entry in entries)
 
 
 def _seconds(seconds: float) -> str:
@@ -114,21 +122,28 @@ def _precision(entry: dict[str, Any]) -> str:
 
 def as_latex(entries: list[dict[str, Any]]) -> str:
     rows, cells = _names(entries)
-    head = " & ".join(["", *(c.replace("_", r"\_") for c in cells)]) + r" \\ \midrule"
-    body = [" & ".join([r, *(_text(_find(entries, r, c), r"\textbf{{{}}}", r" $\pm$ ") for c in cells)]) for r in rows]
+    counted = _runs_missing(entries)
+    head = " & ".join(["", "given", *(cell.replace("_", r"\_") for cell in cells)])
+    body = []
+    for row in rows:
+        found = [_find(entries, row, cell) for cell in cells]
+        texts = [_text(entry, r"\textbf{{{}}}", counted, r" $\pm$ ") for entry in found]
+        body.append(" & ".join([row, found[0]["given"], *texts]) + r" \\")
     lines = [
-        "% \\usepackage{booktabs}",
-        rf"\begin{{tabular}}{{l{'c' * len(cells)}}} \toprule",
-        head,
-        *(f"{b} \\\\" for b in body),
+        r"% \usepackage{booktabs}",
+        rf"\begin{{tabular}}{{ll{'c' * len(cells)}}} \toprule",
+        head + r" \\ \midrule",
+        *body,
+        r"\bottomrule \end{tabular}",
     ]
-    return "\n".join([*lines, r"\bottomrule \end{tabular}"])
+    return "\n".join(lines)
 
 
 def as_csv(entries: list[dict[str, Any]]) -> str:
     text = io.StringIO()
     columns = [
         "row",
+        "given",
         "cell",
         "open",
         "q",
@@ -169,13 +184,12 @@ def _difference(entry: dict[str, Any]) -> float | None:
     return round(round(entry["mean"], 1) - entry["paper"], 1) + 0.0 if known else None  # no minus before a zero
 
 
-def _text(entry: dict[str, Any], bold: str, plus_minus: str = " ± ") -> str:
-    """`91.2 ± 0.3 (paper 91.30, -0.1)`; the number of seeds while some are missing; empty while nothing is done."""
+def _text(entry: dict[str, Any], bold: str, counted: bool, plus_minus: str = " ± ") -> str:
+    """`91.2 ± 0.3 (3 runs; paper 91.30, -0.1)`; the runs only if `counted`; empty while nothing is done."""
     if entry["mean"] is None:
         return "" if entry["paper"] is None else f"(paper {entry['paper']:.2f})"
     text = f"{entry['mean']:.1f}" + ("" if entry["spread"] is None else f"{plus_minus}{entry['spread']:.1f}")
     text = bold.format(text) if entry["best"] else text
-    text += f" ({entry['n']} of {entry['wanted']} seeds)" if entry["n"] < entry["wanted"] else ""
-    if entry["paper"] is None:
-        return text
-    return f"{text} (paper {entry['paper']:.2f}, {_difference(entry):+.1f})"
+    runs = [f"{entry['n']} run{'s' * (entry['n'] > 1)}"] if counted else []
+    paper = [] if entry["paper"] is None else [f"paper {entry['paper']:.2f}, {_difference(entry):+.1f}"]
+    return f"{text} ({'; '.join([*runs, *paper])})" if runs or paper else text

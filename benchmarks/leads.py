@@ -1,0 +1,70 @@
+"""How far does `ooc` lead? Each of its rows minus the strongest compared method, over the seeds that both have.
+
+    python benchmarks/leads.py features --cells "svhn*" --results results/features.jsonl
+
+The strongest method is the one with the smallest mean difference. p: two-sided paired t-test, from two seeds on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+from scipy.stats import ttest_1samp
+
+from candidly.bench.grid import COMPARED, table_jobs
+from candidly.bench.scales import SCALES
+from candidly.bench.tables import OURS
+
+Scores = dict[tuple[str, str], dict[int, float]]  # (cell, row) -> seed -> accuracy
+
+
+def read_scores(scale: str, cells: list[str], seeds: int, path: Path) -> Scores:
+    stored = {line["key"]: line["score"] for line in map(json.loads, path.read_text().splitlines())}
+    scores: Scores = {}
+    for job in table_jobs("table1", SCALES[scale], cells=cells, rows=[*COMPARED, *OURS], seeds=seeds):
+        if job.key in stored:
+            scores.setdefault((job.cell.name, job.row.name), {})[job.seed] = stored[job.key]
+    return scores
+
+
+def closest_rival(scores: Scores, cell: str, row: str) -> tuple[str, np.ndarray]:
+    """(name, differences by seed) of the compared method that leaves `row` the smallest lead."""
+    ours = scores[cell, row]
+    differences = {}
+    for rival in COMPARED:
+        theirs = scores.get((cell, rival), {})
+        if shared := sorted(ours.keys() & theirs.keys()):
+            differences[rival] = np.array([ours[seed] - theirs[seed] for seed in shared])
+    name = min(differences, key=lambda rival: differences[rival].mean())
+    return name, differences[name]
+
+
+def describe(rival: str, differences: np.ndarray) -> str:
+    n = len(differences)
+    p = f", p = {ttest_1samp(differences, 0).pvalue:.2g}" if n > 1 else ""
+    return f"{differences.mean():+.2f} {rival} ({n} run{'s' * (n > 1)}{p})"
+
+
+def table(scores: Scores) -> str:
+    lines = ["| | " + " | ".join(OURS) + " |", "|---" * (1 + len(OURS)) + "|"]
+    for cell in dict.fromkeys(cell for cell, _ in scores):
+        texts = [describe(*closest_rival(scores, cell, row)) if (cell, row) in scores else "" for row in OURS]
+        lines.append("| " + " | ".join([cell, *texts]) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("scale", choices=list(SCALES))
+    parser.add_argument("--cells", nargs="+", default=["*"], metavar="PATTERN")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--results", type=Path, required=True, help="a file written by `candidly bench export`")
+    chosen = parser.parse_args()
+    print(table(read_scores(chosen.scale, chosen.cells, chosen.seeds, chosen.results)))
+
+
+if __name__ == "__main__":
+    main()
