@@ -8,6 +8,7 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -546,6 +547,117 @@ def test_any_small_data_give_a_sound_answer(data):
     weights = data.draw(st.lists(st.lists(st.sampled_from([0, 1, 5]), min_size=c, max_size=c), min_size=n, max_size=n))
     probs = np.array([np.array(row) / sum(row) if sum(row) else np.full(c, 1 / c) for row in weights])
     quietly(CandidateSets(members, classes=c), probs)
+
+
+KINDS = ["p_normal", "p_closed", "p_open"]
+EXTREME = [
+    "auto", Rates(0, 0), Rates(1, 0), Rates(0, 1), Rates(0.5, 0.5), Rates(1 - 1e-12, 0),
+    Rates(1e-300, 0), Rates(0, 1e-300), Rates(0, 1 - 1e-9),
+]  # fmt: skip
+LOGITS = st.sampled_from([0.0, 1.0, -1.0, 1e-300, 50.0, -800.0, 1e5, 3e38, -3e38, -math.inf])
+
+
+@given(data=st.data())
+def test_probabilities_are_finite_whatever_the_rates_and_the_outputs(data):
+    n, c = data.draw(st.integers(1, 3)), data.draw(st.integers(2, 3))
+    members = [data.draw(st.sets(st.integers(0, c - 1), min_size=1)) for _ in range(n)]
+    logits = np.array([[data.draw(LOGITS) for _ in range(c)] for _ in range(n)])
+    logits[:, 0] = np.maximum(logits[:, 0], -3e38)  # no row is all -inf
+    sets = CandidateSets(members, classes=c)
+    for rates in EXTREME:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            table = audit(sets, logits=logits, rates=rates)
+        kinds = table[KINDS].to_numpy()
+        assert (kinds >= 0).all()
+        np.testing.assert_allclose(kinds.sum(axis=1), 1)
+        assert (kinds[sets.sizes == c, 1] == 0).all()
+        assert table.suggested_probability.between(0, 1 + 1e-9).all()
+
+
+def test_full_sets_are_normal_where_all_rows_are_to_be_closed():
+    probs = np.random.default_rng(0).dirichlet(np.ones(4), 200)
+    table = audit(np.ones((200, 4), dtype=bool), probs, rates=Rates(1, 0))
+    np.testing.assert_array_equal(table[KINDS], np.tile([1.0, 0.0, 0.0], (200, 1)))
+
+
+def test_rows_share_what_full_sets_cannot_be():
+    sets, logits, _ = made(300, c=4, tau1=0.3)
+    mask = sets.dense()
+    mask[:150] = True
+    partial = ~mask.all(axis=1)
+    all_closed = audit(mask, logits=logits, rates=Rates(1, 0))
+    assert (all_closed.p_normal[~partial] == 1).all()
+    assert (all_closed.p_closed[partial] == 1).all()
+    some_open = audit(mask, logits=logits, rates=Rates(0.9, 0.05))
+    assert (some_open.p_closed[partial] > 0.999).all()
+    assert some_open.p_open[~partial].mean() == pytest.approx(0.5, abs=1e-3)  # 0.05 to 0.05
+    full = audit(np.ones_like(mask), logits=logits, rates=Rates(0.3, 0.2))
+    assert full.p_open.mean() == pytest.approx(0.2 / 0.7, abs=1e-3)
+
+
+def test_a_full_set_beyond_the_sample_is_normal(monkeypatch):
+    sets, logits, _ = made(400, c=4)
+    mask = sets.dense() & (np.arange(4) < 3) | np.eye(4, dtype=bool)[sets.indices[sets.indptr[:-1]]]
+    monkeypatch.setattr("candidly.rates.SAMPLE", 100)
+    row = int(np.setdiff1d(np.arange(400), sample(400))[0])
+    mask[row] = True
+    mask[np.setdiff1d(np.arange(400), row), 3] = False
+    mask[~mask.any(axis=1), 0] = True
+    table = audit(mask, logits=logits, rates=Rates(1, 0))
+    assert table.loc[row, KINDS].tolist() == [1, 0, 0]
+    assert (table.p_closed.drop(row) == 1).all()
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_no_wrong_rows_means_none_however_wrong_few_rows_look(n):
+    table = audit(np.eye(3, dtype=bool)[[0] * n], np.eye(3)[[1] * n], rates=Rates(0, 0))
+    np.testing.assert_array_equal(table[KINDS], np.tile([1.0, 0.0, 0.0], (n, 1)))
+
+
+def test_the_outside_share_never_exceeds_one(monkeypatch):
+    """Means of probabilities that sum to 1 in each row may sum to a little more."""
+    closed, open_ = 0.1, np.nextafter(0.9, 1)
+    assert closed + open_ > 1
+    found = np.array([0.0, closed, open_])
+    monkeypatch.setattr("candidly.rates.shares", lambda mixture, seen: found)
+    sets, logits, _ = made(200, tau1=0.3)
+    found = estimate_rates(sets, logits=logits)
+    assert found.outside == found.outside_interval[1] == 1
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_tensors_of_low_precision_are_read(kind):
+    sets, logits, _ = made(400, tau1=0.2)
+    low = torch.tensor(logits, requires_grad=True).to(kind)
+    for name, values in (("logits", low), ("probs", low.softmax(-1))):
+        tensor, array = {name: values}, {name: values.detach().double().numpy()}
+        pd.testing.assert_frame_equal(audit(sets, **tensor), audit(sets, **array), rtol=1e-3)
+        found, expected = estimate_rates(sets, **tensor), estimate_rates(sets, **array)
+        assert found.closed == pytest.approx(expected.closed, abs=1e-3)
+    features = torch.tensor(np.random.default_rng(0).normal(size=(len(sets), 3))).to(kind)
+    found = estimate_rates(sets, logits=logits, features=features)
+    assert found == estimate_rates(sets, logits=logits, features=features.double().numpy())
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e19, 1e38])
+def test_the_unit_of_features_does_not_matter(scale):
+    sets, logits, _ = made(300, tau1=0.2, tau2=0.2)
+    features = np.clip(np.random.default_rng(0).normal(size=(len(sets), 3)), -3, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        scaled = audit(sets, logits=logits, features=scale * features)
+    pd.testing.assert_frame_equal(scaled, audit(sets, logits=logits, features=features), rtol=1e-3)
+
+
+def test_numbers_beyond_float32_are_refused_with_their_row():
+    sets = CandidateSets([[0], [1, 2]], classes=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(InputError, match=r"features, row 1: -1e\+39 is not a finite float32"):
+            audit(sets, GOOD, features=np.array([[1.0, 2.0], [3.0, -1e39]]))
+        with pytest.raises(InputError, match=r"logits, row 1: \[0, 1e\+300, 0\] .* at most 3.4e38"):
+            audit(sets, logits=np.array([[0.0, 0, 0], [0, 1e300, 0]]))
 
 
 # ---- self-injection

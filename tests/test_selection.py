@@ -54,6 +54,14 @@ def test_partition_by_hand(make):
     assert (rows(open_), rows(closed), rows(normal)) == ({2, 3}, {1}, {0, 4})
 
 
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_scores_of_low_precision_are_ranked(kind):
+    margin = torch.tensor([3.0, -2.0, 1.0, -5.0, 0.5], dtype=kind)
+    openness = torch.tensor([0.1, 0.2, 9.0, 8.0, 0.0], dtype=kind)
+    normal, closed, open_ = select(margin, openness, Rates(0.2, 0.4))
+    assert (rows(open_), rows(closed), rows(normal)) == ({2, 3}, {1}, {0, 4})
+
+
 @both
 def test_the_authors_rankings_overlap(make):
     margin, openness = make(np.array([3.0, -2.0, 1.0, -5.0, 0.5])), make(np.array([0.1, 0.2, 9.0, 8.0, 0.0]))

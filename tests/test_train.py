@@ -23,7 +23,7 @@ from candidly.nets import build_net
 from candidly.predictor import Predictor, predict
 from candidly.selection import Rates, Selection
 from candidly.store import read_metrics, writing
-from candidly.train import SCHEMES, batches, find_device, make_scheme
+from candidly.train import SCHEMES, batches, find_device, make_scheme, seeded
 from candidly.views import ImageViews, make_views
 
 
@@ -72,15 +72,19 @@ def test_views_of_several_batches_are_made_together(monkeypatch):
     X, y = images()
     made, found = [], []
     whole = ImageViews.__call__
-    monkeypatch.setattr(
-        ImageViews, "__call__", lambda self, index, *rest: made.append(len(index)) or whole(self, index, *rest)
-    )
+
+    def counted(self, index, kind, *rest):
+        if kind != "plain":  # such as those that the trainer looks at first and last
+            made.append(len(index))
+        return whole(self, index, kind, *rest)
+
+    monkeypatch.setattr(ImageViews, "__call__", counted)
     for together in (0, 3 * 4 * X[0].size, 1 << 21):
         monkeypatch.setattr("candidly.train.TOGETHER", together)
         made.clear()
         model = build_net("conv", (3, 8, 8), 3)
         fit(model, X, CandidateSets([[label] for label in y], classes=range(3)), "cc", epochs=1, batch_size=4)
-        found.append((model, [n for n in made if n > 2]))  # the trainer looks at two images first
+        found.append((model, list(made)))
     assert found[0][1] == [4] * 6
     assert found[1][1] == [12, 12]
     assert found[2][1] == [24]
@@ -140,6 +144,57 @@ def test_a_loss_that_is_no_number_stops_with_advice():
     X, sets, _ = laws.table()
     with pytest.raises(TrainingError, match=r"loss of epoch 2 is (nan|inf): training diverged. Try an lr below 1e\+30"):
         fit(build_net("mlp", (laws.D,), laws.C), X, sets, METHODS["cc"](), scheme="paper", lr=1e30, epochs=3)
+
+
+def test_a_last_step_that_diverges_is_told():
+    """The loss of the one batch is finite; the weights after its step are not."""
+    X, sets, _ = laws.table()
+    net = build_net("mlp", (laws.D,), laws.C)
+    with pytest.raises(TrainingError, match=r"outputs of the trained model .* an lr below 1e\+30"):
+        fit(net, X, sets, METHODS["cc"](), scheme="paper", lr=1e30, epochs=1)
+
+
+def test_a_model_with_broken_weights_does_not_predict():
+    X = laws.table()[0]
+    predictor = laws.train("cc").predictor
+    assert np.isfinite(predictor.predict_proba(X)).all()
+    with torch.no_grad():
+        next(predictor.model.parameters()).fill_(math.nan)
+    for ask in (predictor.logits, predictor.predict, predictor.predict_proba):
+        with pytest.raises(TrainingError, match="weights are not finite: training diverged"):
+            ask(X)
+
+
+def test_inputs_that_overflow_the_net_are_named():
+    X = laws.table()[0]
+    predictor = laws.train("cc", net="linear").predictor
+    with torch.no_grad():
+        next(predictor.model.parameters()).fill_(1e10)
+    extreme = X.copy()
+    extreme[3] = 1e35
+    with pytest.raises(InputError, match=r"X, row 3: the model's outputs, inf, .* no probabilities"):
+        predictor.predict_proba(extreme)
+
+
+def test_a_class_ruled_out_by_an_infinite_logit_has_probability_zero():
+    class Never(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.shift = torch.nn.Parameter(torch.tensor([0.0, -math.inf, math.log(3)]))
+
+        def forward(self, x):
+            return x[:, :1] * 0 + self.shift
+
+    predictor = Predictor(Never(), np.arange(3), (2,), np.zeros(2), np.ones(2))
+    np.testing.assert_allclose(predictor.predict_proba(np.ones((1, 2))), [[0.25, 0, 0.75]])
+
+
+def test_seeds_of_streams_by_hand():
+    """64 bits of NumPy's seed sequence, halved: torch takes 63."""
+    rng = torch.Generator()
+    with seeded(3, 1, rng):
+        value = int(np.random.SeedSequence([3, 1]).generate_state(1, np.uint64)[0]) // 2
+        assert rng.initial_seed() == torch.initial_seed() == value
 
 
 def test_rows_must_match():

@@ -547,11 +547,32 @@ def test_make_views_picks_by_type_and_shape() -> None:
         (np.array([["a", "b"]]), "expected numbers"),
         ([[1, 2, 3], [4, float("nan"), 6]], "nan at row 1, column 1 .1 such"),
         ([[1, 2, 3], [4, 5, -float("inf")]], "-inf at row 1, column 2"),
+        ([[1, 2, 3], [4, 5, 1e300]], r"1e\+300 at row 1, column 2 .*at most 3.4e38 \(float32\)"),
+        ([[[1.0, 2], [3, 4], [5, 6]], [[1, 2], [3, np.nan], [5, 6]]], "nan at row 1, column 1 "),
     ],
 )
 def test_wrong_data_are_named(X: object, message: str) -> None:
     with pytest.raises(InputError, match=message):
         make_views(X)
+
+
+def test_rows_too_far_from_the_mean_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("candidly.views.BLOCK", 2)
+    with pytest.raises(InputError, match=r"row 3, column 1 is -1e\+40 standard deviations from"):
+        make_views([[0, 0], [1, 1], [0, 1], [1, -1e30]], mean=[0.0, 0.0], std=[1.0, 1e-10])
+
+
+@pytest.mark.parametrize("scale", [1e-100, 1e19, 1e38])
+def test_columns_are_standardised_in_any_unit(scale: float) -> None:
+    X = np.array([[-3.0], [1.0], [2.0]])
+    views = make_views(scale * X)
+    np.testing.assert_allclose(views(torch.arange(3), "plain"), (X - X.mean()) / X.std(), rtol=1e-6)
+
+
+def test_a_column_whose_squares_underflow_counts_as_constant() -> None:
+    views = make_views(np.array([[1e-200, 1.0], [3e-200, 3.0]]))
+    assert views.std.tolist() == [1, 1]
+    np.testing.assert_array_equal(views(torch.arange(2), "plain"), [[0, -1], [0, 1]])
 
 
 def test_wrong_settings_are_named() -> None:

@@ -8,6 +8,9 @@ from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from candidly.errors import InputError
 
 
@@ -34,6 +37,14 @@ def whole(value: Any, what: str, least: int = 0) -> Any:
     if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
         raise InputError(f"{what}={value!r}: expected a whole number of at least {least}.")
     return value
+
+
+def as_numpy(values: Any) -> NDArray[Any]:
+    """An array, or a tensor on any device and of any precision, as a NumPy array."""
+    if not hasattr(values, "detach"):
+        return np.asarray(values)
+    tensor = values.detach().cpu()
+    return np.asarray(tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor)
 
 
 def _span(least: float, most: float) -> str:

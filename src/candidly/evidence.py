@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from candidly.checks import as_numpy
 from candidly.errors import InputError
 from candidly.sets import CandidateSets
 
@@ -122,8 +123,7 @@ def _in_order(values: Any, classes: list[Any], name: str) -> Any:
 
 
 def _numbers(values: Any, name: str) -> Any:
-    values = values.detach().cpu() if hasattr(values, "detach") else values
-    array = values if isinstance(values, np.ndarray) else np.asarray(values)
+    array = as_numpy(values)
     if array.dtype.kind not in "fiub":
         raise InputError(f"{name} is an array of {array.dtype}: expected numbers.")
     return array
@@ -145,9 +145,16 @@ def make_reference(outputs: Outputs, rows: NDArray[np.int64]) -> Reference | Non
     if outputs.features is None:
         return None
     X = _features(outputs.features, rows)
-    mean, scale = X.mean(axis=0), float(X.std()) or 1.0
+    mean = X.mean(axis=0, dtype=np.float64)
+    scale = float(X.std(dtype=np.float64)) or 1.0
     mask = outputs.sets.dense(rows)
-    return Reference(rows, mean, scale, (X - mean) / scale, mask / mask.sum(axis=1, keepdims=True))
+    votes = mask / mask.sum(axis=1, keepdims=True)
+    return Reference(rows, mean, scale, _standardise(X, mean, scale), votes)
+
+
+def _standardise(X: Floats, mean: Floats, scale: float) -> Floats:
+    """Features in units of `scale`. In double precision: squares of 1e20 overflow float32."""
+    return ((X - mean) / scale).astype(np.float32)
 
 
 def observe(
@@ -165,13 +172,13 @@ def observe(
         values = values.astype(np.float32 if isinstance(rows, slice) else np.float64)  # a sample is for fitting
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):  # what is no number is told of by _check_values
         r, weights = np.empty((2, *values.shape), values.dtype) if scratch is None else scratch[:, : len(values)]
-        if outputs.logits:
-            top = values.max(axis=1)
-            np.exp(np.subtract(values, top[:, None], out=r), out=r)
-        else:
+        top = values.max(axis=1) if outputs.logits else None
+        if top is None:
             np.copyto(r, values)
+        else:
+            np.exp(np.subtract(values, top[:, None], out=r), out=r)
         total = r @ np.ones(c, dtype=r.dtype)  # faster than r.sum(axis=1)
-        _check_values(outputs, index, values, total)
+        _check_values(index, values, total, top)
         owner = np.repeat(np.arange(len(r)), sets.sizes)
         flat = owner * c + sets.indices
         members, everywhere = r.ravel()[flat], _sums(r, powers, weights)
@@ -185,7 +192,8 @@ def observe(
         chance = (sets.sizes.astype(r.dtype) - hit) / (c - 1)
         rest = np.where(spread > 0, np.clip((inside_sum - hit) / spread, 0, 1), chance)
     doubt, labels = np.log(total), (label_in, label_out)
-    scores = [doubt, *([-(top + doubt)] if outputs.logits else []), *_neighbour_scores(outputs, rows, index, reference)]
+    energy = [] if top is None else [-(top + doubt)]
+    scores = [doubt, *energy, *_neighbour_scores(outputs, index, reference)]
     return Observed(sets.sizes, hit, rest, chance, inside, outside, *labels, doubt, spread, np.stack(scores, axis=1))
 
 
@@ -204,14 +212,18 @@ def _members(sets: CandidateSets, rows: Any) -> Members:
     return Members(indptr[:-1] - indptr[0], np.diff(indptr), sets.indices[indptr[0] : indptr[-1]])
 
 
-def _check_values(outputs: Outputs, index: NDArray[Any], values: Floats, total: Floats) -> None:
-    """Refuse NaN, infinities and what is no probability, with the row."""
-    name = "logits" if outputs.logits else "probs"
-    bad = ~np.isfinite(total)
+def _check_values(index: NDArray[Any], values: Floats, total: Floats, top: Floats | None) -> None:
+    """Refuse NaN, infinities, logits beyond float32 and what is no probability, with the row."""
+    name, bad = "probs", ~np.isfinite(total)
+    if top is not None:
+        name, bad = "logits", bad | (np.abs(top) > np.finfo(np.float32).max)
     if bad.any():
         at = int(bad.argmax())
-        raise InputError(f"{name}, row {index[at]}: {_shown(values[at])} are not all finite numbers.")
-    if outputs.logits:
+        raise InputError(
+            f"{name}, row {index[at]}: {_shown(values[at])} are not all finite numbers of at most "
+            "3.4e38 (float32). Did training diverge?"
+        )
+    if top is not None:
         return
     wrong = np.abs(total - 1) > TOLERANCE
     if wrong.any() or values.min() < 0:
@@ -259,21 +271,21 @@ def power_of(r: Floats, power: float, out: Floats | None = None) -> Floats:
     return out
 
 
-def _neighbour_scores(outputs: Outputs, rows: Any, index: NDArray[Any], reference: Reference | None) -> list[Floats]:
+def _neighbour_scores(outputs: Outputs, index: NDArray[Any], reference: Reference | None) -> list[Floats]:
     """-log of the most votes that a class gets from the nearest reference rows.
 
     Their distance is no score: open rows that resemble each other, such as images of another set, are not lonely.
     """
     if reference is None:
         return []
-    X = (_features(outputs.features, rows) - reference.mean) / reference.scale
     step = max(1, BLOCK // len(reference.rows))
-    parts = [_votes(X[i : i + step], index[i : i + step], reference) for i in range(0, len(X), step)]
-    return [-np.log(np.concatenate(parts))]
+    parts = [index[start : start + step] for start in range(0, len(index), step)]
+    return [-np.log(np.concatenate([_votes(outputs.features, part, reference) for part in parts]))]
 
 
-def _votes(X: Floats, index: NDArray[Any], reference: Reference) -> Floats:
+def _votes(features: Any, index: NDArray[Any], reference: Reference) -> Floats:
     """The most votes that a class gets from the neighbours of each row; a row is no neighbour of itself."""
+    X = _standardise(_features(features, index), reference.mean, reference.scale)
     Y = reference.features
     nearness = X @ Y.T - 0.5 * (Y**2).sum(axis=1)  # falls with the distance
     nearness[index[:, None] == reference.rows] = -np.inf
@@ -282,9 +294,14 @@ def _votes(X: Floats, index: NDArray[Any], reference: Reference) -> Floats:
     return reference.votes[nearest].mean(axis=1).max(axis=1)
 
 
-def _features(features: Any, rows: Any) -> Floats:
-    X = np.asarray(features[rows], dtype=np.float32)
+def _features(features: Any, rows: NDArray[Any]) -> Floats:
+    given = np.asarray(features[rows])
+    with np.errstate(over="ignore"):
+        X = given.astype(np.float32, copy=False)
     if not np.isfinite(X).all():
-        row = int(np.arange(len(features))[rows][~np.isfinite(X).all(axis=1)][0])
-        raise InputError(f"features, row {row}: expected finite numbers.")
+        at = tuple(np.argwhere(~np.isfinite(X))[0])
+        raise InputError(
+            f"features, row {rows[at[0]]}: {given[at]:g} is not a finite float32 (column {at[1]}). "
+            "Fill in missing values, or scale the features down."
+        )
     return X

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.stats import rankdata
 
+from candidly.checks import as_numpy
 from candidly.corruption import CLOSED, KINDS, OPEN
 
 if TYPE_CHECKING:
@@ -45,11 +46,6 @@ def auroc(scores: np.ndarray, positive: np.ndarray) -> float | None:
     if not 0 < n < len(positive):
         return None
     return float((rankdata(scores)[positive].mean() - (n + 1) / 2) / (len(positive) - n))
-
-
-def as_numpy(values: Any) -> np.ndarray:
-    """An array, or a tensor on any device, as a NumPy array."""
-    return np.asarray(values.cpu() if hasattr(values, "cpu") else values)
 
 
 def final_score(history: list[dict[str, Any]], key: str = "accuracy") -> float:

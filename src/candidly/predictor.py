@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from candidly import distributed
-from candidly.errors import InputError
+from candidly.errors import CandidlyError, InputError, TrainingError
 from candidly.nets import build_net, laid_out
 from candidly.sets import label_array
 from candidly.store import load_tensors, read_json, save_tensors, write_json
@@ -32,7 +32,22 @@ class Predictor:
         """(n, c) outputs of the net, inputs normalised as in training."""
         self._check(np.shape(X)[1:])
         device = next(self.model.parameters()).device
-        return predict(self.model, make_views(X, mean=self.mean, std=self.std, device=device)).cpu().numpy()
+        logits = predict(self.model, make_views(X, mean=self.mean, std=self.std, device=device))
+        if (row := first_undefined(logits)) is not None:
+            raise self._undefined(row, logits[row].tolist())
+        return logits.cpu().numpy()
+
+    def _undefined(self, row: int, outputs: list[float]) -> CandidlyError:
+        """Say whether the model or an input is at fault."""
+        remedy = "training diverged: train the model with a smaller lr."
+        weights = [*self.model.parameters(), *self.model.buffers()]
+        if not all(weight.isfinite().all() for weight in weights):
+            return TrainingError(f"the model's weights are not finite: {remedy}")
+        shown = ", ".join(f"{value:.3g}" for value in outputs[:6])
+        return InputError(
+            f"X, row {row}: the model's outputs, {shown}, give no probabilities. Expected inputs "
+            f"like those of the training data; if this happens to them too, {remedy}"
+        )
 
     def _check(self, shape: tuple[int, ...]) -> None:
         """Images come as (h, w, c), or (h, w) if they are grey."""
@@ -69,6 +84,12 @@ class Predictor:
         model = laid_out(model, facts["shape"])
         moments = (np.array(facts[key]) for key in ("mean", "std"))
         return cls(model.eval(), label_array(facts["classes"]), tuple(facts["shape"]), *moments)
+
+
+def first_undefined(logits: Tensor) -> int | None:
+    """The first row of logits (n, c) without a softmax: with NaN or +inf, or all -inf; or None."""
+    undefined = (~logits.amax(-1).isfinite()).nonzero()
+    return int(undefined[0]) if len(undefined) else None
 
 
 def predict(

@@ -130,8 +130,9 @@ def _estimate(fits: list[Mixture], weight: float, seen: Observed, c: int) -> Rat
     ends = zip(np.clip(np.minimum(low, point), 0, 1), np.clip(np.maximum(high, point), 0, 1), strict=True)
     intervals = [(float(a), float(b)) for a, b in ends]
     closed, open_ = (float(x) for x in np.clip(point[:2], 0, 1))
+    outside = min(closed + open_, 1.0)
     notes = (*_notes(points, weight, alone, fits[0].size_odds is None, lure), *_warnings(seen, c))
-    return RatesEstimate(closed, open_, closed + open_, intervals[0], intervals[1], intervals[2], notes)
+    return RatesEstimate(closed, open_, outside, intervals[0], intervals[1], intervals[2], notes)
 
 
 def _notes(points: NDArray[np.float64], weight: float, alone: bool, sizeless: bool, lure: float) -> Iterator[str]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from array_api_compat import array_namespace, device
 
-from candidly.checks import number, whole
+from candidly.checks import as_numpy, number, whole
 from candidly.errors import InputError
 from candidly.scores import LOSSES, Array, doubt, energy, log_softmax, margin, surprise
 
@@ -190,7 +190,7 @@ def _kth_largest(values: Array, k: int) -> Array:
     at = values.shape[0] - k
     if str(device(values)) != "cpu":
         return values.kthvalue(at + 1).values
-    return float(_at_rank(np.asarray(values), at))
+    return float(_at_rank(as_numpy(values), at))
 
 
 def _at_rank(values: np.ndarray, at: int) -> Any:

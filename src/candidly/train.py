@@ -26,7 +26,7 @@ from candidly.flops import FlopMeter
 from candidly.methods.base import Batch, Method, state_dtype
 from candidly.nets import laid_out
 from candidly.precision import PRECISIONS, Lowered, require_bfloat16
-from candidly.predictor import Predictor, predict
+from candidly.predictor import Predictor, first_undefined, predict
 from candidly.progress import bar
 from candidly.selection import Selection
 from candidly.sets import CandidateSets
@@ -34,6 +34,7 @@ from candidly.store import Run, fingerprint
 from candidly.views import Views, make_views
 
 TOGETHER = 1 << 21  # numbers of a view, for several batches, that are made together
+CHECKED = 500  # examples at least, if there are as many, whose outputs are checked after training
 PREPARED = 2000  # examples at least, if there are as many, that a net may look at before the training starts
 
 
@@ -153,6 +154,7 @@ def fit(
         raise Interrupted(trainer.farewell()) from None
     finally:
         trainer.close()
+    check_outputs(model, views, plan)
     moments = (moment.cpu().numpy() for moment in (views.mean, views.std))
     return Fitted(Predictor(model.eval(), sets.classes, views.shape, *moments), method, trainer.history)
 
@@ -304,12 +306,8 @@ class Trainer:
         distributed.average_buffers(self.model)
         loss = float(total) / len(self.views)
         if not math.isfinite(loss):
-            raise TrainingError(f"the loss of epoch {epoch + 1} is {loss}: {self.advice()}")
+            raise TrainingError(f"the loss of epoch {epoch + 1} is {loss}: {advice(self.scheme)}")
         return loss
-
-    def advice(self) -> str:
-        extremes = "look for extreme values in the inputs and the settings"
-        return f"training diverged. Try an lr below {self.scheme.lr:g}, or {extremes}."
 
     def predict_all(self) -> Tensor:
         """Logits of all training examples: as recorded in the last pass, or by a pass without augmentation.
@@ -321,7 +319,7 @@ class Trainer:
         with self.meter.counting("inference", len(self.views) // distributed.world()):
             outputs = predict(self.model, self.views, shared=True, dtype=state_dtype(self.candidates.shape))
         if not outputs.isfinite().all():
-            raise TrainingError(f"the model's outputs are no longer numbers: {self.advice()}")
+            raise TrainingError(f"the model's outputs are no longer numbers: {advice(self.scheme)}")
         return outputs
 
     def checkpoint(self) -> None:
@@ -418,7 +416,7 @@ def batches(order: Tensor, batch_size: int) -> Iterator[tuple[Tensor, float]]:
 @contextmanager
 def seeded(seed: int, stream: int, rng: torch.Generator) -> Iterator[None]:
     """All randomness inside the block, torch's own included, depends on (seed, stream) alone."""
-    value = int(np.random.SeedSequence([seed, stream]).generate_state(1, np.uint64)[0] >> 1)
+    value = int(np.random.SeedSequence([seed, stream]).generate_state(1, np.uint64)[0]) >> 1
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(value)
         rng.manual_seed(value)
@@ -468,6 +466,21 @@ def check_labels(X: Any, y: Any, n_classes: int) -> np.ndarray:
     if len(labels) and not 0 <= labels.min() <= labels.max() < n_classes:
         raise InputError(f"test labels reach from {labels.min()} to {labels.max()}: expected 0..{n_classes - 1}.")
     return labels
+
+
+def check_outputs(model: nn.Module, views: Views, scheme: Scheme) -> None:
+    """Refuse a model whose last steps diverged while the mean loss of the epoch was finite."""
+    some = torch.arange(0, len(views), max(1, len(views) // CHECKED))
+    model.eval()
+    with torch.no_grad():
+        row = first_undefined(model(views(some, "plain")))
+    if row is not None:
+        raise TrainingError(f"the outputs of the trained model are not finite: {advice(scheme)}")
+
+
+def advice(scheme: Scheme) -> str:
+    extremes = "look for extreme values in the inputs and the settings"
+    return f"training diverged. Try an lr below {scheme.lr:g}, or {extremes}."
 
 
 def check_width(model: nn.Module, views: Views, n_classes: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Floats = NDArray[np.floating[Any]]
+
+LEAST = 1e-12  # probability of any kind that a row can be: none is ruled out by rounding
+MOST = 1e15  # odds of a kind against the others
+NEVER = 1e-3  # least share of the known rows for each kind, before given rates change the shares
 
 
 def audit(
@@ -40,6 +45,10 @@ def audit(
     row, the best other class of a closed one, missing where the verdict is "open"; suggested_probability: that it is
     right; inside_loss, outside_loss: -log p of the best candidate and of the best other class. `attrs["notes"]` says
     in words where the data cannot tell.
+
+    A set of all classes is never closed. If `rates` asks for more closed rows than there are other
+    sets, all of these are closed, and sets of all classes are normal or open in the proportion of
+    `rates`; with `Rates(1, 0)`, which leaves them nothing to be, they are normal.
     """
     outputs = read_outputs(candidates, probs, logits, features)
     names = _names(ids, len(outputs))
@@ -82,6 +91,7 @@ def make_judges(found: Study, rates: Any = "auto") -> list[Judge]:
     if not isinstance(rates, Rates):
         raise InputError(f'rates={rates!r}: expected "auto", Rates(closed, open), or what estimate_rates() returned.')
     mixture = found.mixture if rates.open > 0 else found.without
+    mixture = replace(mixture, closed=float(np.clip(mixture.closed, NEVER, 1 - NEVER)))
     return [Judge(mixture, 1.0, _odds(mixture, found.seen, rates))]
 
 
@@ -109,8 +119,7 @@ def _opinion(judge: Judge, seen: Observed, X: Floats, k: int) -> Floats:
     """(5, n): P(normal), P(closed), P(open), P(truth is the best candidate), P(truth is the best other class)."""
     mixture, spread = judge.mixture, seen.spread[k]
     joint, a, inside = explain(mixture, seen, X, seen.rest[k])
-    joint *= judge.odds[:, None].astype(joint.dtype)
-    normal, closed, open_ = joint / joint.sum(axis=0)
+    normal, closed, open_ = _kinds(_possible(mixture, seen, joint), judge.odds)
     best, lesser = np.maximum(seen.inside, seen.outside), np.minimum(seen.inside, seen.outside)
     with np.errstate(invalid="ignore", divide="ignore"):
         second = power_of(lesser, POWERS[mixture.power]) / spread
@@ -128,15 +137,37 @@ def _plain_opinion(seen: Observed) -> Floats:
     return np.stack([normal, 1 - normal, np.zeros_like(normal), normal, 1 - normal])
 
 
+def _possible(mixture: Mixture, seen: Observed, joint: Floats) -> Floats:
+    """`joint`, at least LEAST for every kind that a row can be: a full set is never closed."""
+    is_partial = seen.sizes < mixture.n_classes
+    with_open = np.full(len(is_partial), mixture.openness is not None)
+    can_be = np.stack([np.ones_like(is_partial), is_partial, with_open])
+    return np.maximum(joint, can_be * joint.dtype.type(LEAST))
+
+
+def _kinds(joint: Floats, odds: Floats) -> Floats:
+    """(3, n) probabilities of the kinds; normal, where the odds leave nothing that a row can be."""
+    weighted = joint * odds[:, None].astype(joint.dtype)
+    weighted[0, weighted.sum(axis=0) == 0] = 1
+    return weighted / weighted.sum(axis=0)
+
+
 def _odds(mixture: Mixture, seen: Observed, rates: Rates) -> Floats:
-    """(3,) factors of the three kinds that give the sampled rows the wanted shares on average."""
+    """(3,) factors of the three kinds that give the sampled rows the wanted shares on average.
+
+    If too few rows can be closed, the factor of closed grows to MOST, and those of normal and open
+    settle in the proportion of `rates`.
+    """
     joint, _, _ = explain(mixture, seen, design(mixture, seen.scores), seen.rest[mixture.power])
-    wanted, odds = np.array([1 - rates.closed - rates.open, rates.closed, rates.open]), np.ones(3)
-    joint = np.maximum(joint, 1e-12 * (joint > 0))
+    joint = _possible(mixture, seen, joint)
+    wanted = np.array([max(1 - rates.closed - rates.open, 0.0), rates.closed, rates.open])
+    odds = np.ones(3)
     for _ in range(200):
-        weighted = joint * odds[:, None]
-        now = (weighted / weighted.sum(axis=0)).mean(axis=1)
-        odds = np.clip(odds * wanted / np.maximum(now, 1e-12), 0, 1e9)
+        now = _kinds(joint, odds).mean(axis=1)
+        odds *= wanted / np.maximum(now, LEAST)
+        if (others := odds[0] + odds[2]) > 0:
+            odds /= others
+        odds = np.minimum(odds, MOST)
         if np.abs(now - wanted).max() < 1e-4:
             break
     return odds

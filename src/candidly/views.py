@@ -23,6 +23,7 @@ from candidly.errors import InputError
 VIEWS = ("plain", "weak", "strong", "resized", "resized_strong")
 
 BLOCK = 4096  # rows of a table brought to double precision together
+CONSTANT = 1e-150  # least standard deviation of a column: squares of smaller numbers underflow
 Draw = Callable[..., Tensor]  # draw(k): (b, k) uniform numbers in [0, 1); draw(k, torch.randn): normal ones
 
 
@@ -124,8 +125,10 @@ class TableViews(Views):
         mean, std = own_mean if mean is None else mean, own_std if std is None else std
         self.mean, self.std = _moments(mean, std, plain.shape[1])
         self.data = torch.empty(X.shape, dtype=torch.get_default_dtype(), device=device)
-        for rows, block in zip(self.data.split(BLOCK), X.split(BLOCK), strict=True):
-            rows.copy_((block.cpu().double() - self.mean) / self.std)
+        for start in range(0, len(X), BLOCK):
+            block = (X[start : start + BLOCK].cpu().double() - self.mean) / self.std
+            _check_distance(block, start)
+            self.data[start : start + BLOCK] = block
 
     def _view(self, index: Tensor, kind: str, draw: Draw) -> Tensor:
         rows = self.data.index_select(0, index)
@@ -151,7 +154,7 @@ class VersionViews(TableViews):
                 f"X is {_describe(table)}; expected versions of rows (n, k, d) with an odd k of at least 3: the row as "
                 "it is, its weak copies, and as many strong ones. For images, expected uint8."
             )
-        _check_finite(table.flatten(1))
+        _check_finite(table)
         self.shape = (table.shape[2],)
         self._standardise(table, table[:, 0], mean, std, device)
 
@@ -187,12 +190,26 @@ def _describe(X: Any) -> str:
 
 
 def _check_finite(table: Tensor) -> None:
-    bad = (~table.isfinite()).nonzero()
+    """Refuse NaN, infinities and numbers too large for float32, in a table (n, d) or (n, k, d)."""
+    bad = (~table.float().isfinite()).nonzero()
     if len(bad):
-        row, column = bad[0].tolist()
+        first = tuple(bad[0].tolist())
         raise InputError(
-            f"X holds {table[row, column].item()} at row {row}, column {column} ({len(bad)} such cells in all); "
-            "expected finite numbers. Fill these cells in, or leave their rows or columns out."
+            f"X holds {table[first].item()} at row {first[0]}, column {first[-1]} "
+            f"({len(bad)} such cells in all); expected finite numbers of at most 3.4e38 (float32). "
+            "Fill in or rescale these cells, or leave their rows or columns out."
+        )
+
+
+def _check_distance(standardised: Tensor, start: int) -> None:
+    """Refuse rows too far from the mean for float32; they are numbered from `start`."""
+    bad = (~standardised.float().isfinite()).nonzero()
+    if len(bad):
+        first = tuple(bad[0].tolist())
+        raise InputError(
+            f"X at row {start + first[0]}, column {first[-1]} is {standardised[first].item():.2g} "
+            "standard deviations from the mean, too far for float32; expected values like those of "
+            "the training data. Is the column in the same unit?"
         )
 
 
@@ -213,8 +230,9 @@ def _column_moments(table: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of each column, by blocks in double precision; a constant column has 1."""
     mean = torch.stack([block.cpu().double().sum(0) for block in table.split(BLOCK)]).sum(0) / len(table)
     squares = torch.stack([((block.cpu().double() - mean) ** 2).sum(0) for block in table.split(BLOCK)]).sum(0)
-    constant = (table == table[0]).all(0).cpu()
-    return mean, (squares / len(table)).sqrt().masked_fill(constant, 1)
+    std = (squares / len(table)).sqrt()
+    constant = (table == table[0]).all(0).cpu() | (std < CONSTANT)
+    return mean, std.masked_fill(constant, 1)
 
 
 def _pixel_moments(images: Tensor) -> tuple[Tensor, Tensor]:
