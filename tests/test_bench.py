@@ -15,7 +15,7 @@ from candidly.bench import commands, grid, scales, tables
 from candidly.bench.grid import Cell, Job, Row, plan, results, run_jobs, table_jobs
 from candidly.bench.scales import SCALES
 from candidly.errors import InputError, TrainingError
-from candidly.store import lock_of, writing
+from candidly.store import LOCK, partial_folder, writing
 
 ROOT = Path(__file__).parent.parent
 
@@ -302,8 +302,9 @@ def test_a_run_that_another_process_writes_is_left_to_it(tmp_path):
 
 def test_a_lock_that_outlived_its_process_is_none(tmp_path):
     (job,) = jobs(rows=["cc"])
-    lock_of(tmp_path / job.key).touch()
-    assert [entry["state"] for entry in plan([job], tmp_path)] == ["to do"]
+    partial_folder(tmp_path / job.key).mkdir()
+    (partial_folder(tmp_path / job.key) / LOCK).touch()
+    assert [entry["state"] for entry in plan([job], tmp_path)] == ["unfinished"]
     with writing(tmp_path / job.key, {}):
         assert "0 of 1 runs are done" in (told := commands.run([job], tmp_path, None, False))
         assert "1 is being run by another process" in told

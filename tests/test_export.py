@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import sparse
 from scipy.io import loadmat, savemat
@@ -59,6 +59,17 @@ def test_annotators_make_room_for_one_column(tmp_path):
     out = rewritten(path, "c.csv")
     assert out.read_text() == "task,candidates\n1,bird\n3,cat|dog\n"
     assert list(read_file(out).sets) == [("bird",), ("cat", "dog")]
+
+
+@pytest.mark.parametrize("cell", ["p\r=1+1", "\r", "a\r", "a\nb", "a\r\n=b", 'say "\r"', "a\r,b"])
+@pytest.mark.parametrize("delimiter", [",", "\t"])
+def test_line_breaks_in_cells_stay_in_their_cell(tmp_path, cell, delimiter):
+    frame = pd.DataFrame({"id": ["x", "y"], "text": [cell, "plain"]})
+    write_csv(frame, tmp_path / "a.csv", delimiter)
+    with (tmp_path / "a.csv").open(newline="") as file:
+        rows = list(csv.reader(file, delimiter=delimiter))
+    assert rows == [["id", "text"], ["x", harmless(cell)], ["y", "plain"]]
+    assert (tmp_path / "a.csv").read_bytes().endswith(b"y" + delimiter.encode() + b"plain\n")
 
 
 def test_formulas_are_harmless(tmp_path):
@@ -111,6 +122,9 @@ label = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=
 )
 
 
+@example([["p\r=1+1"]], "|")
+@example([["a\rb", "c"], ["d\n=e"], ["f\r\n+g"]], ",")
+@example([["'\rx"], ['"\r"']], "; ")
 @given(
     st.lists(st.lists(label, min_size=1, max_size=4, unique=True), min_size=1, max_size=6),
     st.sampled_from(["|", ",", "; "]),

@@ -137,7 +137,7 @@ def test_an_image_of_10_gigapixels_is_refused_by_its_header(tmp_path, size, recw
 
 def test_too_many_images_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("candidly.data.guard.available_memory", lambda: 10**6)
-    with pytest.raises(InputError, match=r"1000 images of 32 x 32 pixels needs 0.0 GB of memory"):
+    with pytest.raises(InputError, match=r"1000 images of 32 x 32 pixels needs 3.072 MB of memory"):
         load_images([tmp_path / "a.png"] * 1000, (32, 32))
 
 

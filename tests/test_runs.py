@@ -16,13 +16,14 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 import candidly
+from candidly.atomic import file_hash
 from candidly.data import read_file
-from candidly.data.dataset import file_hash
 from candidly.runs import Training, corrected
 from candidly.sets import CandidateSets
+from candidly.store import writing
 
 CLASSES = ["ant", "bee", "cat", "<b>dog</b>", "emu", "fox"]
-FILES = ["audit.csv", "audit.parquet", "findings.json", "report.html", "run.json"]
+FILES = ["SHA256SUMS", "audit.csv", "audit.parquet", "findings.json", "report.html", "run.json"]
 
 
 def run(*arguments, cwd=None, code=0):
@@ -208,7 +209,8 @@ def test_export_refuses_another_input(fitted, tmp_path):
     folder = fitted[0]
     (tmp_path / "b.csv").write_text((folder / "a.csv").read_text().replace("ant", "aunt", 1))
     message = run("export", folder / "run", "--input", tmp_path / "b.csv", "--out", tmp_path / "c.csv", code=2).stderr
-    assert "its content has changed" in message
+    assert "b.csv is not the file that" in message
+    assert "--input FILE" in message
     wrong = run("export", folder / "run", "--out", tmp_path / "c.npz", code=2).stderr
     assert "c.npz would be of the format csv, as" in wrong
     assert wrong.endswith("a.csv is: call it 'c.csv'.\n")
@@ -430,9 +432,10 @@ def test_ctrl_c_leaves_nothing(tmp_path):
 
 
 def test_what_is_no_run_is_not_taken_for_one(tmp_path):
-    assert "is missing: is" in run("report", tmp_path, code=2).stderr
-    Path(tmp_path / "run.json").write_text('{"config": {}}')
-    assert "was not written by `candidly fit`" in run("export", tmp_path, "--out", "x.csv", code=2).stderr
+    assert "SHA256SUMS cannot be read" in run("report", tmp_path, code=2).stderr
+    with writing(tmp_path / "other", {"job": "bench"}):
+        pass
+    assert "was not written by `candidly fit`" in run("export", tmp_path / "other", "--out", "x.csv", code=2).stderr
 
 
 @pytest.mark.parametrize("command", ["fit", "audit", "report", "predict", "export"])

@@ -2,23 +2,30 @@
 
 import json
 import os
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
 
+from candidly.atomic import write_atomically
 from candidly.errors import InputError, RunBusyError, TrainingError
 from candidly.nets import build_net
 from candidly.predictor import Predictor
 from candidly.sets import CandidateSets
 from candidly.store import (
     CHECKPOINT,
+    LOCK,
+    REPLACED,
     fingerprint,
+    is_locked,
     load_tensors,
     read_arrays,
     read_metrics,
     save_tensors,
-    write_atomically,
+    verify,
     writing,
 )  # fmt: skip
 
@@ -34,7 +41,7 @@ def test_a_finished_run_has_everything(tmp_path):
         run.save_model(predictor, net)
         run.save_checkpoint({"x": torch.ones(1)}, epochs=1)
     files = sorted(p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*") if p.is_file())
-    names = ("arrays.npz", "metrics.jsonl", "model/model.json", "model/model.safetensors", "run.json")
+    names = ("SHA256SUMS", "arrays.npz", "metrics.jsonl", "model/model.json", "model/model.safetensors", "run.json")
     assert files == [f"run/{name}" for name in names]  # no checkpoint, no temporary file
     note = json.loads((tmp_path / "run" / "run.json").read_text())
     assert note["config"] == {"q": 0.1, "seed": 5}
@@ -268,3 +275,144 @@ def test_grey_images_come_with_or_without_their_channel():
     np.testing.assert_array_equal(predictor.logits(X), predictor.logits(X[..., None]))
     with pytest.raises(InputError, match=r"shape \(4, 4, 3\); the model was trained on \(4, 4, 1\)"):
         predictor.logits(np.zeros((3, 4, 4, 3), dtype=np.uint8))
+
+
+# ---- hostile folders, kills
+
+
+def tree(folder):
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+
+
+def test_files_beside_a_run_are_never_touched(tmp_path):
+    """The names that locks and temporary files once had are the user's."""
+    (tmp_path / "thesis").write_text("years of work")
+    (tmp_path / ".run.lock").symlink_to(tmp_path / "thesis")
+    (tmp_path / ".run2.lock").write_text("mine")
+    for name in ("run", "run2"):
+        with writing(tmp_path / name, {}) as run:
+            assert is_locked(tmp_path / name)
+            run.add_metrics({"epoch": 1})
+    assert (tmp_path / "thesis").read_text() == "years of work"
+    assert (tmp_path / ".run.lock").is_symlink()
+    assert (tmp_path / ".run2.lock").read_text() == "mine"
+
+
+def test_a_planted_lock_is_refused_and_its_target_kept(tmp_path):
+    (tmp_path / "thesis").write_text("years of work")
+    with pytest.raises(KeyboardInterrupt), writing(tmp_path / "run", {}) as run:
+        run.save_checkpoint({"x": torch.ones(1)}, epochs=1)
+        raise KeyboardInterrupt
+    (tmp_path / "run.partial" / LOCK).symlink_to(tmp_path / "thesis")
+    with pytest.raises(InputError, match="is not a lock file"), writing(tmp_path / "run", {}):
+        pass
+    assert (tmp_path / "thesis").read_text() == "years of work"
+    assert (tmp_path / "run.partial" / CHECKPOINT).exists()
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+import candidly.atomic, candidly.store as store
+from candidly.store import writing
+how, path = sys.argv[1:]
+die = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
+def after(function, count):
+    left = [count]
+    def wrapped(*args, **kwargs):
+        result = function(*args, **kwargs)
+        left[0] -= 1
+        if not left[0]:
+            die()
+        return result
+    return wrapped
+if how == "before the first run.json is renamed":
+    Path.replace = die
+if how == "after the lock":
+    store._open = die
+if how == "after finished":
+    store._write_sums = die
+if how == "after the sums":
+    store._write_sums = after(store._write_sums, 1)
+if how == "after the old run is moved":
+    Path.rename = after(Path.rename, 1)
+if how == "after the rename":
+    store._remove_leftovers = die
+with writing(path, {"seed": 1}, replace="old" in how) as run:
+    run.add_metrics({"epoch": 1})
+    run.save_arrays(a=__import__("numpy").arange(3))
+"""
+KILLS = [
+    "before the first run.json is renamed",
+    "after the lock",
+    "after finished",
+    "after the sums",
+    "after the rename",
+]
+
+
+def kill(how, path):
+    done = subprocess.run([sys.executable, "-c", KILLED, how, str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+def write_once(path, **options):
+    with writing(path, {"seed": 1}, **options) as run:
+        run.keep_metrics(0)
+        run.add_metrics({"epoch": 1})
+        run.save_arrays(a=np.arange(3))
+
+
+@pytest.mark.parametrize("how", KILLS)
+def test_the_same_command_goes_on_after_a_kill(tmp_path, how):
+    kill(how, tmp_path / "run")
+    if how == "after the rename":
+        with pytest.raises(InputError, match="exists already"):
+            write_once(tmp_path / "run")
+    else:
+        write_once(tmp_path / "run")
+    assert tree(tmp_path) == ["run", "run/SHA256SUMS", "run/arrays.npz", "run/metrics.jsonl", "run/run.json"]
+    assert read_metrics(tmp_path / "run") == [{"epoch": 1}]
+    verify(tmp_path / "run", "run.json", "arrays.npz", "metrics.jsonl")
+
+
+def test_an_old_run_that_was_moved_away_comes_back(tmp_path):
+    write_once(tmp_path / "run")
+    (tmp_path / "run" / "old").write_text("kept")
+    kill("after the old run is moved", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    assert (tmp_path / "run.partial" / REPLACED / "old").read_text() == "kept"
+    with pytest.raises(InputError, match="exists already"):
+        write_once(tmp_path / "run")
+    assert (tmp_path / "run" / "old").read_text() == "kept"
+    write_once(tmp_path / "run", replace=True)
+    assert tree(tmp_path) == ["run", "run/SHA256SUMS", "run/arrays.npz", "run/metrics.jsonl", "run/run.json"]
+
+
+def test_changed_and_missing_files_are_named(tmp_path):
+    write_once(tmp_path / "run")
+    sums = (tmp_path / "run" / "SHA256SUMS").read_text()
+    assert [line.split("  ")[1] for line in sums.splitlines()] == ["arrays.npz", "metrics.jsonl", "run.json"]
+    verify(tmp_path / "run", "metrics.jsonl")
+    with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
+        file.write("{}")
+    with pytest.raises(InputError, match=r"metrics.jsonl was changed or damaged"):
+        verify(tmp_path / "run", "metrics.jsonl")
+    verify(tmp_path / "run", "arrays.npz")
+    (tmp_path / "run" / "arrays.npz").unlink()
+    with pytest.raises(InputError, match=r"arrays.npz is missing"):
+        verify(tmp_path / "run", "arrays.npz")
+    with pytest.raises(InputError, match=r"model.json is missing"):
+        verify(tmp_path / "run", "model/model.json")
+    (tmp_path / "run" / "SHA256SUMS").unlink()
+    with pytest.raises(InputError, match="SHA256SUMS cannot be read"):
+        verify(tmp_path / "run", "run.json")
+
+
+def test_a_run_has_no_hashes_of_the_runs_inside(tmp_path):
+    with writing(tmp_path / "outer", {}) as outer:
+        (outer.folder / "report.html").write_text("")
+        with writing(outer.folder / "inner", {}):
+            pass
+    assert (tmp_path / "outer" / "SHA256SUMS").read_text().split()[1:] == ["run.json"]
+    assert (tmp_path / "outer" / "inner" / "SHA256SUMS").read_text().split()[1:] == ["run.json"]

@@ -2,38 +2,89 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import itertools
-import json
-from collections.abc import Callable
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
 from candidly import __version__
-from candidly.errors import CandidlyError
+from candidly.errors import NO_SPACE, CandidlyError, InputError, system_reason
+from candidly.terminal import counted, echo, echo_json, printable, printable_lines, say
+
+SAFETENSORS_ERROR = re.compile(r"\(os error (\d+)\)$")  # it raises no OSError, as on a full disk
+USAGE_ERROR: Any = typer.BadParameter.__mro__[1]  # click's class, or typer's own copy of it
 
 
 class Plain(TyperGroup):
-    """What the user can mend is told in a sentence, without a traceback."""
+    """Print errors that the user can fix as a sentence, without a traceback."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        with _errors_as_sentences():
+            return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: Any) -> Any:
-        try:
+        with _errors_as_sentences():
+            _refuse_many_processes()
             return super().invoke(ctx)
-        except CandidlyError as error:
-            typer.echo(f"candidly: {error}", err=True)
-            raise typer.Exit(2) from None
-        except OSError as error:
-            if error.filename is None:  # a broken pipe, say
-                raise
-            typer.echo(f"candidly: {error.filename} cannot be used: {error.strerror}.", err=True)
-            raise typer.Exit(2) from None
-        except KeyboardInterrupt as stopped:  # `Interrupted` says what was kept
-            typer.echo(f"candidly: {str(stopped) or 'stopped; the same command starts it again.'}", err=True)
-            raise typer.Exit(130) from None
+
+
+@contextmanager
+def _errors_as_sentences() -> Iterator[None]:
+    try:
+        yield
+    except USAGE_ERROR as error:  # typer prints it
+        error.message = printable_lines(error.message)
+        raise
+    except InputError as error:  # one line: a newline in it comes from the input
+        _stop(printable(error), 2)
+    except CandidlyError as error:
+        _stop(str(error), 2)
+    except OSError as error:
+        if error.errno in (None, errno.EPIPE):  # typer ends quietly when a pipe is closed
+            raise
+        _stop(_system_error(error), 2)
+    except Exception as error:
+        if (found := SAFETENSORS_ERROR.search(str(error))) is None:
+            raise
+        number = int(found[1])
+        _stop(_system_error(OSError(number, os.strerror(number))), 2)
+    except KeyboardInterrupt as stopped:  # `Interrupted` says what was kept
+        _stop(str(stopped) or "stopped; the same command starts it again.", 130)
+
+
+def _stop(message: str, code: int) -> NoReturn:
+    echo(f"candidly: {message}", err=True)
+    raise typer.Exit(code)
+
+
+def _system_error(error: OSError) -> str:
+    if error.filename is not None:
+        return f"{printable(error.filename)} cannot be used: {system_reason(error)}"
+    return f"cannot {'write' if error.errno in NO_SPACE else 'read or write'}: {system_reason(error)}"
+
+
+def _refuse_many_processes() -> None:
+    """Stop if this is one of several processes, as of torchrun: a command is the work of one."""
+    world = os.environ.get("WORLD_SIZE", "")
+    rank = os.environ.get("RANK")
+    if rank is None or not world.isdecimal() or int(world) < 2:
+        return
+    if rank != "0":
+        raise typer.Exit(0)  # a failure would make torchrun end the first process before it prints
+    _stop(
+        f"a command runs as one process, not as {world} (WORLD_SIZE and RANK are set): start it without torchrun, "
+        "or unset RANK; to train in many processes, call candidly.fit in your own program.",
+        2,
+    )
 
 
 app = typer.Typer(
@@ -54,7 +105,7 @@ def _examples(*commands: str) -> str:
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"candidly {__version__}")
+        echo(f"candidly {__version__}")
         raise typer.Exit
 
 
@@ -104,7 +155,7 @@ def demo(
     results = run_demo(
         out, q=q, tau1=tau[0], tau2=tau[1], seed=seed, epochs=epochs, settings=settings or [], also=also or []
     )
-    typer.echo(json.dumps(results, indent=2) if as_json else render(results))
+    echo_json(results) if as_json else echo(render(results))
 
 
 @app.command(
@@ -119,7 +170,7 @@ def methods(
     from candidly.methods.listing import as_text, describe
 
     found = describe(name)
-    typer.echo(json.dumps(found, indent=2) if as_json else as_text(found, whole=name is not None))
+    echo_json(found) if as_json else echo(as_text(found, whole=name is not None))
 
 
 def _reader(
@@ -141,6 +192,10 @@ def _reader(
     ] = None,
     truth: Annotated[str | None, typer.Option(metavar="NAME", help="Column of true labels, to evaluate.")] = None,
     sep: Annotated[str, typer.Option(help="What stands between the candidates of a cell.")] = "|",
+    max_memory: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Most memory a file may take, such as 8GB; otherwise 200 times its size."),
+    ] = None,
 ) -> None:
     """The options of `read_file`; commands get them by `_reads`."""
 
@@ -185,10 +240,9 @@ def inspect(file: File, reader: dict[str, Any], as_json: Json = False) -> None:
     """Tell what a file of candidate labels holds, and what is odd about it: nothing is trained or written."""
     from candidly.data import read_file
     from candidly.data.facts import gather, render
-    from candidly.terminal import say
 
     facts = gather(read_file(file, **reader))
-    typer.echo(json.dumps(facts, indent=2, ensure_ascii=False)) if as_json else say(render(facts, reader))
+    echo_json(facts) if as_json else say(render(facts, reader))
 
 
 NewRun = Annotated[Path, typer.Option("--out", metavar="RUN", help="New folder for the results.")]
@@ -218,16 +272,15 @@ Device = Annotated[str, typer.Option(help="Such as cpu or cuda:1; auto takes a G
 def _finish(out: Path, findings: dict[str, Any], as_json: bool, fail_above: float | None) -> None:
     """Tell what was found; with `--fail-above`, in the exit code too."""
     from candidly.summary import render, summary
-    from candidly.terminal import say
 
     if as_json:
-        typer.echo(json.dumps(summary(out, findings), indent=2, ensure_ascii=False))
+        echo_json(summary(out, findings))
     else:
         say(render(out, findings))
     low = findings["shares"]["outside"]["low"]
     if fail_above is not None and low > fail_above:
         told = f"at least {low:.1%} of the rows have their truth outside their candidates, more than {fail_above:.1%}."
-        typer.echo(f"candidly: {told}", err=True)
+        echo(f"candidly: {told}", err=True)
         raise typer.Exit(1)
 
 
@@ -309,11 +362,11 @@ def report(run: OldRun, no_rows: PageOnly = False, as_json: Json = False) -> Non
     from candidly.runs import rebuild
 
     page = str(rebuild(run, rows=not no_rows))
-    typer.echo(json.dumps({"run": str(run), "report": page}, indent=2) if as_json else page)
+    echo_json({"run": str(run), "report": page}) if as_json else echo(page)
 
 
 @app.command(epilog=_examples("candidly predict run new.csv --out predicted.csv --reject 0.05"))
-@_reads("id", "images", "text", "features")
+@_reads("id", "images", "text", "features", "max_memory")
 def predict(
     run: ModelRun,
     file: File,
@@ -336,7 +389,7 @@ def predict(
     from candidly.summary import predicted
 
     done = predict_file(run, file, out, reader=reader, reject=reject, device=device)
-    typer.echo(json.dumps(done, indent=2, ensure_ascii=False) if as_json else predicted(done))
+    echo_json(done) if as_json else echo(predicted(done))
 
 
 @app.command(
@@ -362,13 +415,12 @@ def export(
     as a prediction with a score.
     """
     from candidly.runs import export_run
-    from candidly.terminal import counted
 
     done = export_run(run, out, input_file=input_file, replace=replace, keep_open=keep_open)
     told = (
         f"{out}: {counted(done['rows'], 'row')}, {done['corrected']:,} of them corrected, {done['left_out']:,} left out"
     )
-    typer.echo(json.dumps(done, indent=2) if as_json else "\n".join([told, *done["notes"]]))
+    echo_json(done) if as_json else echo("\n".join([told, *done["notes"]]))
 
 
 data_app = typer.Typer(help="Image sets: which there are, and how to get them.", no_args_is_help=True)
@@ -395,7 +447,7 @@ def fetch(
     """Download an image set, verify it and unpack it. An interrupted download starts again from the beginning."""
     from candidly.data.fetch import fetch_set
 
-    typer.echo(fetch_set(name, data_dir, mirror))
+    echo(fetch_set(name, data_dir, mirror))
 
 
 @data_app.command("list", epilog=_examples("candidly data list", "candidly data list --data-dir ~/data --json"))
@@ -403,7 +455,7 @@ def list_sets(data_dir: DataDir = None, as_json: Json = False) -> None:
     """List the image sets, which parts of them are there, and their official pages."""
     from candidly.data.catalogue import survey, survey_text
 
-    typer.echo(json.dumps(survey(data_dir), indent=2) if as_json else survey_text(data_dir))
+    echo_json(survey(data_dir)) if as_json else echo(survey_text(data_dir))
 
 
 bench_app = typer.Typer(
@@ -456,9 +508,9 @@ def bench_run(
 
     jobs = commands.jobs(table, scale, cells, methods, seeds, tau, part)
     if dry_run:
-        typer.echo(commands.planned(jobs, out, data_dir))
+        echo(commands.planned(jobs, out, data_dir))
         return
-    typer.echo(commands.run(jobs, out, data_dir, retry, device), err=True)
+    echo(commands.run(jobs, out, data_dir, retry, device), err=True)
     if part == "1/1":
         _table(jobs, table, out)
 
@@ -490,9 +542,9 @@ def _table(
 ) -> None:
     from candidly.bench import commands
 
-    typer.echo(commands.show(jobs, table, out, results, style, details))
+    echo(commands.show(jobs, table, out, results, style, details))
     for note in commands.notes(jobs, table, out, results):
-        typer.echo(note, err=True)
+        echo(note, err=True)
 
 
 @bench_app.command(
@@ -516,7 +568,7 @@ def bench_figure(
     from candidly.bench import commands
 
     chosen, file = commands.scale_of(scale, out, results), file or Path(f"{figure}.png")
-    typer.echo(commands.figure(figure, chosen, open_set, out, results, data_dir, file, train))
+    echo(commands.figure(figure, chosen, open_set, out, results, data_dir, file, train))
 
 
 @bench_app.command("export", epilog=_examples("candidly bench export results/digits.jsonl"))
@@ -526,7 +578,7 @@ def bench_export(
     """Write the results of all finished runs into one small file, for `bench show --results`."""
     from candidly.bench import commands
 
-    typer.echo(commands.export(file, out))
+    echo(commands.export(file, out))
 
 
 @bench_app.command("scales", epilog=_examples("candidly bench scales"))
@@ -534,4 +586,4 @@ def bench_scales() -> None:
     """List the scales; times of one core, two runs at once on two cores."""
     from candidly.bench.scales import SCALES
 
-    typer.echo("\n".join(f"{scale.name:10} {scale.about}" for scale in SCALES.values()))
+    echo("\n".join(f"{scale.name:10} {scale.about}" for scale in SCALES.values()))

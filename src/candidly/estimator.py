@@ -31,7 +31,7 @@ from candidly.predictor import Predictor
 from candidly.scores import energy
 from candidly.selection import Rates, Selection
 from candidly.sets import CandidateSets, label_array
-from candidly.store import Run, read_arrays, read_json, read_metrics, write_json, writing
+from candidly.store import Run, read_arrays, read_json, read_metrics, verify, write_json, writing
 from candidly.views import make_views
 
 if TYPE_CHECKING:
@@ -288,8 +288,8 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
             raise InputError(f"cv={cv}: expected at most {len(sets)}, the number of rows.")
         from candidly.verdicts import audit
 
-        logits = self._unseen(X, sets, self._seed(), self.rates, cv, cv)
         features = make_views(X).data.numpy() if X.ndim == 2 else None  # standardised: neighbours are evidence too
+        logits = self._unseen(X, sets, self._seed(), self.rates, cv, cv)
         return audit(sets, logits=logits, features=features, rates=self.rates, ids=ids)
 
     # ---- keeping
@@ -306,8 +306,7 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         net = {"name": self._net_name(shape), "shape": list(shape), "n_classes": len(self.classes_)}
         run.save_model(self.predictor_, net if isinstance(self.net, str) else None)
         run.save_arrays(known_energies=self.known_energies_, **({} if groups is None else groups._asdict()))
-        for row in self.history_:
-            run.add_metrics(row)
+        run.write_metrics(self.history_)
         fitted = {name: getattr(self, name) for name in KEPT if hasattr(self, name)}
         write_json(run.folder / NOTE, {"params": as_json(self.get_params(deep=False)), "fitted": as_json(fitted)})
 
@@ -317,6 +316,7 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
     ) -> PartialLabelClassifier:
         """What `save` wrote. `net`: the function that made the net, if it is none of `NETS`."""
         path = Path(path)
+        verify(path, NOTE, "arrays.npz", "metrics.jsonl", "model/model.json", "model/model.safetensors")
         note, arrays = read_json(path / NOTE), read_arrays(path)
         made = {} if net is None else {"net": net}
         classifier = cls(**{**from_json(note["params"]), **made, "device": device})

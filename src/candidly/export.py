@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import csv
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -15,16 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from candidly.data.arrays import load_mat, load_npz
-from candidly.data.dataset import Dataset, file_hash
-from candidly.data.delimited import find_dialect, read_cells
+from candidly.atomic import file_hash, write_atomically
+from candidly.data.arrays import MAT_NAMES, load_npz
+from candidly.data.dataset import Dataset
+from candidly.data.delimited import csv_writer, find_dialect, read_cells
 from candidly.data.labels import is_list, is_text, split_cell
+from candidly.data.matlab import load_mat, rewrite_mat
 from candidly.data.records import find_tag, load_json, load_lines, task_results
 from candidly.data.roles import LABELS, SCORES
 from candidly.data.scan import scan_arrow, scan_parquet
 from candidly.errors import InputError
 from candidly.sets import CandidateSets
-from candidly.store import write_atomically
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -109,7 +109,7 @@ def _plain_rows(frame: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
 
 def _write_rows(path: Path, names: list[Any], rows: Any, delimiter: str, encoding: str = "utf-8") -> None:
     with path.open("w", encoding=encoding, newline="") as file:
-        writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
+        writer = csv_writer(file, delimiter)
         writer.writerow([harmless(name) for name in names])
         writer.writerows([harmless(cell) for cell in row] for row in rows)
 
@@ -205,7 +205,7 @@ def _columns_of(dataset: Dataset, sets: CandidateSets) -> tuple[Iterator[pa.Reco
 
     source = dataset.source
     scan = scan_parquet(source.path) if source.format == "parquet" else scan_arrow(source.path)
-    batches = scan.batches(scan.schema.names)
+    batches = scan.plain_batches()
     if dataset.answers is not None:
         kind = pa.list_(pa.int64() if sets.classes.dtype.kind in "iu" else pa.string())
         table, name = _one_row_each(dataset, pa.Table.from_batches(batches), kind)
@@ -253,9 +253,7 @@ def _write_npz(dataset: Dataset, sets: CandidateSets, keep: NDArray[np.bool_], p
 
 def _write_mat(dataset: Dataset, sets: CandidateSets, keep: NDArray[np.bool_], path: Path) -> None:
     """Stored as it was: (c, n) or (n, c), sparse or dense."""
-    from scipy.io import savemat
-
-    found = load_mat(dataset.source.path)
+    found = load_mat(dataset.source.path, MAT_NAMES)
     lying = found["partial_target"].shape[0] != len(dataset)
     for name in {"data", "target"} & found.keys():
         across = name == "target" and lying
@@ -264,8 +262,7 @@ def _write_mat(dataset: Dataset, sets: CandidateSets, keep: NDArray[np.bool_], p
     target = sets[keep].dense().astype(np.float64)
     target = target.T if lying else target
     found["partial_target"] = sparse.csc_array(target) if sparse.issparse(found["partial_target"]) else target
-    with path.open("wb") as file:
-        savemat(file, found, do_compression=True)
+    rewrite_mat(dataset.source.path, path, found)
 
 
 # ---- JSON
@@ -298,7 +295,8 @@ def _write_tasks(
     source = dataset.source
     tasks = load_json(source.path)
     tag = find_tag(source.path, tasks, tuple(source.options["labels"]))
-    target = next(item.get("to_name") for task in tasks for item in task_results(task) if item["from_name"] == tag)
+    results = (item for number, task in enumerate(tasks, 1) for item in task_results(source.path, number, task))
+    target = next(item.get("to_name") for item in results if item["from_name"] == tag)
     rows = {str(name): row for row, name in enumerate(dataset.ids.tolist())}
     for number, task in enumerate(tasks, 1):
         row = rows.get(str(task.get("id", number)))

@@ -17,9 +17,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from candidly.atomic import file_hash, write_atomically
 from candidly.checks import whole
 from candidly.data import Dataset, Examples, read_examples, read_file
 from candidly.data.dataset import NO_CLASS_TEXT
+from candidly.data.files import located
+from candidly.data.guard import memory_limit
 from candidly.errors import InputError, Interrupted, MissingColumnError
 from candidly.evidence import Outputs
 from candidly.export import joined, write_csv, write_sets
@@ -28,14 +31,14 @@ from candidly.progress import bar
 from candidly.report.build import without_rows, write_report
 from candidly.report.previews import previews
 from candidly.sets import CandidateSets
-from candidly.store import Run, read_json, write_atomically, write_json, writing
+from candidly.store import Run, read_json, verify, write_json, writing
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from candidly.estimator import PartialLabelClassifier
 
-FINDINGS = "findings.json"
+FINDINGS, AUDIT, NOTE = "findings.json", "audit.parquet", "run.json"
 INPUTS = ("images", "text", "features")  # options that name them
 DIGITS = 6  # of the numbers in audit.csv
 MANY = 50_000  # rows of a table beyond which "auto" counts
@@ -158,7 +161,8 @@ def audit_file(file: Path, probs: Path, out: Path, *, reader: dict[str, Any], ro
         from candidly.data.outputs import read_outputs_file
 
         data = _read(file, reader)
-        values, logits = read_outputs_file(probs, data)
+        with memory_limit(reader.get("max_memory")):
+            values, logits = read_outputs_file(probs, data)
         made = {"Outputs": f"{probs.name} of another model, read as {'logits' if logits else 'probabilities'}"}
         features = data.inputs if data.kind == "vectors" else None
         _, findings = _conclude(run, data, Outputs(data.sets, values, logits, features), made, [], rows)
@@ -224,7 +228,7 @@ def write_audit(folder: Path, audit: pd.DataFrame, data: Dataset) -> None:
     labels = pa.array(sets.classes.tolist()).take(pa.array(sets.indices))
     lists = pa.ListArray.from_arrays(pa.array(sets.indptr, pa.int32()), labels)
     table = pa.Table.from_pandas(audit, preserve_index=False).append_column("candidates", lists)
-    write_atomically(folder / "audit.parquet", lambda path: pq.write_table(table, path))
+    write_atomically(folder / AUDIT, lambda path: pq.write_table(table, path))
     written = audit.round(DIGITS).assign(candidates=[joined(row, data.source.options["sep"]) for row in sets])
     write_csv(written, folder / "audit.csv")
 
@@ -234,15 +238,17 @@ def write_audit(folder: Path, audit: pd.DataFrame, data: Dataset) -> None:
 
 def rebuild(run: Path, *, rows: bool = True) -> Path:
     """Write RUN/report.html again."""
-    _job(run)
+    _job(run, FINDINGS)
     return write_report(run, rows=rows)
 
 
-def _job(run: Path) -> dict[str, Any]:
-    """The note of a RUN of `fit` or `audit`."""
-    note = read_json(run / "run.json")
+def _job(run: Path, *needed: str) -> dict[str, Any]:
+    """The note of a RUN of `fit` or `audit`, after a check that the files `needed` are as they were written."""
+    verify(run, NOTE)
+    note = read_json(run / NOTE)
     if note.get("config", {}).get("job") not in ("fit", "audit"):
         raise InputError(f"{run} was not written by `candidly fit` or `candidly audit`.")
+    verify(run, *needed)
     return note
 
 
@@ -253,6 +259,7 @@ def predict_file(
     note = _job(run)
     if note["config"]["job"] != "fit":
         raise InputError(f"{run} has no model: it was written by `candidly audit`, which trains none.")
+    verify(run, "model/inputs.json", "model/inputs.npz")
     _refuse_existing(out)
     if out.suffix not in (".csv", ".parquet"):
         raise InputError(f"{out} is to be written: expected a name that ends with .csv or .parquet.")
@@ -289,7 +296,8 @@ def _reader_of(note: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     if not any(inputs.values()):
         inputs = {kind: resolved[kind] or None for kind in INPUTS}
     names = {name: resolved[name] for name in ("labels", "annotator", "sep")}
-    return inputs | names | {"id": given.get("id") or asked.get("id")}
+    own = {"id": given.get("id") or asked.get("id"), "max_memory": given.get("max_memory")}
+    return inputs | names | own
 
 
 def _refuse_existing(out: Path) -> None:
@@ -319,11 +327,9 @@ def export_run(
     """
     import pandas as pd
 
-    source = _job(run)["source"]
-    data = read_file(input_file or source["path"], **source["options"])
-    if data.source.sha256 != source["sha256"]:
-        raise InputError(f"{data.source.path} is not the file that {run} was made from: its content has changed.")
-    audit = pd.read_parquet(run / "audit.parquet", columns=["verdict", "suggested_label", "suggested_probability"])
+    source = _job(run, AUDIT)["source"]
+    data = read_file(_input_of(run, source, input_file), **source["options"])
+    audit = pd.read_parquet(run / AUDIT, columns=["verdict", "suggested_label", "suggested_probability"])
     closed, is_open = ((audit["verdict"] == kind).to_numpy() for kind in ("closed", "open"))
     suggested = pd.Index(data.sets.classes.tolist()).get_indexer(audit["suggested_label"])
     tasks = data.source.format == "label-studio"
@@ -332,6 +338,19 @@ def export_run(
     write_sets(data, sets, out, keep=keep, scores=audit["suggested_probability"].to_numpy())
     counts = {"corrected": int(closed.sum()), "left_out": int((~keep).sum()), "rows": int(keep.sum())}
     return {"out": str(out), **counts, "notes": _moved(data, out)}
+
+
+def _input_of(run: Path, source: dict[str, Any], named: Path | None) -> Path:
+    """The file that RUN was made from. It is compared by its hash before anything of it is parsed."""
+    path = Path(source["path"]) if named is None else named
+    if not path.exists():
+        raise InputError(f"{path}, the input of {run}, is missing: name the file by --input FILE.")
+    path = located(path)
+    if file_hash(path) != source["sha256"]:
+        raise InputError(
+            f"{path} is not the file that {run} was made from (its SHA-256 differs): name that file by --input FILE."
+        )
+    return path
 
 
 def _moved(data: Dataset, out: Path) -> list[str]:

@@ -1,13 +1,14 @@
 """RUN folders: complete or absent. Everything that writes results goes through here.
 
-A run is written under the temporary name `NAME.partial` and renamed when it is finished. A partial folder that holds a
-checkpoint goes on where it stopped, if its configuration is the same; one that holds nothing worth keeping is cleared
-away. Runs may stand inside a run. What is not a run is never touched.
+A run is written under the temporary name `NAME.partial` and renamed when it is finished. A partial folder with a
+checkpoint resumes where it stopped if its configuration is the same; one that holds nothing worth keeping is cleared.
+Runs may contain runs. What is not a run is never touched.
 
     RUN/run.json         configuration, training (scheme, seed, method, settings, data), versions, times
     RUN/metrics.jsonl    one line per epoch
     RUN/model/           model.safetensors and model.json
     RUN/arrays.npz       whatever arrays the run wants to keep
+    RUN/SHA256SUMS       hashes of these files, in the format of sha256sum
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from importlib import metadata
 from pathlib import Path
@@ -29,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from candidly import __version__
+from candidly.atomic import file_hash, is_held, is_lock, is_temporary, open_lock, remove_orphans, write_atomically
 from candidly.errors import InputError, RunBusyError, TrainingError
 
 if TYPE_CHECKING:
@@ -38,6 +40,11 @@ if TYPE_CHECKING:
 
 CHECKPOINT = "checkpoint.safetensors"
 NOTE = "run.json"
+LOCK = ".candidly.lock"  # in a partial folder
+REPLACED = ".replaced"  # in a partial folder: the run that it takes the place of
+SUMS = "SHA256SUMS"
+UNSUMMED = (LOCK, CHECKPOINT, SUMS, "report.html")  # `candidly report` writes the page again
+ATTEMPTS = 100  # to lock a folder that other processes make and remove
 
 
 class Run:
@@ -49,7 +56,8 @@ class Run:
     def __init__(self, path: Path, config: dict[str, Any]) -> None:
         if path.name in ("", ".."):
             raise InputError(f"{str(path)!r} cannot be a run: name a new folder.")
-        self.path, self.folder = path, path.with_name(path.name + ".partial")
+        self.path = path
+        self.folder = partial_folder(path)
         self.note: dict[str, Any] = {"config": _plain(config), "started": time.time()}
 
     def claim(self, **facts: Any) -> None:
@@ -66,12 +74,16 @@ class Run:
             file.write(json.dumps(row) + "\n")
 
     def keep_metrics(self, epochs: int) -> list[dict[str, Any]]:
-        """The metrics of the first `epochs` epochs; later lines, left by an interruption, are dropped."""
+        """Return the metrics of the first `epochs` epochs; drop later lines, left by an interruption."""
         rows = read_metrics(self.folder)[:epochs] if (self.folder / "metrics.jsonl").exists() else []
+        self.write_metrics(rows)
+        return rows
+
+    def write_metrics(self, rows: list[dict[str, Any]]) -> None:
+        """Write all lines of `metrics.jsonl`."""
         if _leads():
             lines = "".join(json.dumps(row) + "\n" for row in rows)
             write_atomically(self.folder / "metrics.jsonl", lambda path: path.write_text(lines))
-        return rows
 
     def save_arrays(self, **arrays: np.ndarray) -> None:
         if wrong := [name for name, array in arrays.items() if array.dtype == object]:
@@ -107,11 +119,11 @@ def writing(path: str | Path, config: dict[str, Any], *, replace: bool = False) 
     """
     run = Run(Path(path), config)
     with _locked(run) if _leads() else nullcontext():
-        if _leads():
-            _open(run, replace)
-        _wait()
-        run.note = read_json(run.folder / NOTE)
         try:
+            if _leads():
+                _open(run, replace)
+            _wait()
+            run.note = read_json(run.folder / NOTE)
             yield run
         except BaseException as error:
             if _leads():
@@ -123,78 +135,96 @@ def writing(path: str | Path, config: dict[str, Any], *, replace: bool = False) 
         _wait()
 
 
+def partial_folder(path: Path) -> Path:
+    """Where a run is written until it is finished."""
+    return path.with_name(path.name + ".partial")
+
+
 @contextmanager
 def _locked(run: Run) -> Iterator[None]:
-    """No two programs write one run: the second is told so. The lock goes with the process, however that ends."""
-    import fcntl
-
-    path = lock_of(run.path)
+    """Make the partial folder and lock it, so that no two programs write the same run."""
+    for folder in (run.path, run.folder):
+        _refuse_foreign(folder)
+    descriptor = _lock(run)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("w")
-    except OSError as error:
-        raise InputError(f"{run.folder} cannot be written: {error.strerror}. Choose another folder.") from error
-    with file:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(run: Run) -> int:
+    """Make and lock the folder, which its last writer may rename or remove until it is locked."""
+    for _ in range(ATTEMPTS):
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            run.folder.mkdir(parents=True, exist_ok=True)
+            return open_lock(run.folder / LOCK)
+        except BlockingIOError:
+            break
+        except FileNotFoundError:
+            continue
         except OSError as error:
-            raise RunBusyError(f"{run.path} is being written by another process.") from error
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
-
-
-def lock_of(path: Path) -> Path:
-    """Where the lock of a run stands while it is written."""
-    return path.with_name(f".{path.name}.lock")
+            raise InputError(f"{run.folder} cannot be written: {error.strerror}. Choose another folder.") from error
+    raise RunBusyError(f"{run.path} is being written by another process.")
 
 
 def is_locked(path: Path) -> bool:
-    """Is a program writing this run? The file of a lock may outlive its process, the lock does not."""
-    import fcntl
-
-    try:
-        with lock_of(path).open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # no such file, or none that can be read
-        return False
-    return False
+    """Is a program writing this run? The lock file may outlive its process, the lock does not."""
+    return is_held(partial_folder(path) / LOCK)
 
 
 def _clear_up(run: Run, error: BaseException) -> None:
-    """After a failure: keep what can be gone on with. A training that diverged would diverge again."""
+    """After a failure, keep what can be resumed. A training that diverged would diverge again."""
     if isinstance(error, TrainingError):
         (run.folder / CHECKPOINT).unlink(missing_ok=True)
-    if not _worth_keeping(run.folder):
+    if _worth_keeping(run.folder):
+        (run.folder / LOCK).unlink(missing_ok=True)
+    else:
         shutil.rmtree(run.folder, ignore_errors=True)
 
 
 def _open(run: Run, replace: bool) -> None:
-    """Make the temporary folder, or take up the one that is there."""
-    for folder in (run.path, run.folder):
-        _refuse_foreign(folder)
+    """Prepare the partial folder, or resume the run that it holds."""
+    for folder in (run.folder, *(path for path in run.folder.rglob("*") if path.is_dir())):
+        remove_orphans(folder)
+    _restore_replaced(run)
     if run.path.exists() and not replace:
+        _remove_leftovers(run.path)
         raise InputError(f"{run.path} exists already: choose another folder, or remove it first.")
     if (run.folder / NOTE).exists():
         found = read_json(run.folder / NOTE)
-        if not _worth_keeping(run.folder) or (replace and found["config"] != run.note["config"]):
-            shutil.rmtree(run.folder)
-        else:
+        if _worth_keeping(run.folder) and not (replace and found["config"] != run.note["config"]):
             _refuse_other(run.folder, found["config"], run.note["config"])
             return
-    run.folder.mkdir(exist_ok=True)
+        _empty(run.folder)
     write_json(run.folder / NOTE, {**run.note, "versions": versions()})
+
+
+def _restore_replaced(run: Run) -> None:
+    """Put back the old run that an interrupted `_finish` had moved away."""
+    if (run.folder / REPLACED).is_dir() and not run.path.exists():
+        (run.folder / REPLACED).rename(run.path)
+
+
+def _empty(folder: Path) -> None:
+    """Remove everything but the lock."""
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path.name != LOCK:
+            path.unlink()
 
 
 def _refuse_foreign(folder: Path) -> None:
     """Nothing is ever replaced or removed that is not a run."""
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise InputError(f"{folder} exists and is not a folder: choose another name.")
-    if folder.is_dir() and any(folder.iterdir()) and not _is_run(folder):
+    if folder.is_dir() and not _is_run(folder) and not all(map(_is_ours, folder.iterdir())):
         raise InputError(f"{folder} exists and is not a run of candidly (by its {NOTE}): choose another name.")
+
+
+def _is_ours(path: Path) -> bool:
+    """Is this what a run leaves behind that was killed before it wrote its first file?"""
+    return is_temporary(path) or (path.name == LOCK and is_lock(path))
 
 
 def _is_run(folder: Path) -> bool:
@@ -217,20 +247,66 @@ def _refuse_other(folder: Path, found: dict[str, Any], wanted: dict[str, Any]) -
         differences = "; ".join(f"{k}: {found.get(k)!r} there, {wanted.get(k)!r} now" for k in keys)
         raise InputError(
             f"{folder} holds an unfinished run with other settings ({differences}). "
-            "Repeat the old settings to go on with it, or remove the folder to start anew."
+            "Repeat the old settings to resume it, or remove the folder to start anew."
         )
 
 
 def _finish(run: Run) -> None:
     write_json(run.folder / NOTE, {**run.note, "finished": time.time()})
+    _write_sums(run.folder)
     if run.path.exists():
-        old = run.path.with_name(f".{run.path.name}.old.{os.getpid()}")
-        run.path.rename(old)
-        run.folder.rename(run.path)
-        shutil.rmtree(old)
-    else:
-        run.folder.rename(run.path)
-    (run.path / CHECKPOINT).unlink(missing_ok=True)
+        run.path.rename(run.folder / REPLACED)
+    run.folder.rename(run.path)
+    _remove_leftovers(run.path)
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove what only served a run while it was written."""
+    if _is_run(path) and "finished" in read_json(path / NOTE):
+        shutil.rmtree(path / REPLACED, ignore_errors=True)
+        for name in (CHECKPOINT, LOCK):
+            (path / name).unlink(missing_ok=True)
+
+
+# ---- hashes
+
+
+def _write_sums(folder: Path) -> None:
+    """Write the hashes of all files of the run, except those of runs inside it."""
+    inner = {note.parent for note in folder.rglob(NOTE)} - {folder}
+    files = [path for path in folder.rglob("*") if path.is_file() and inner.isdisjoint(path.parents)]
+    names = sorted(path.relative_to(folder).as_posix() for path in files if path.name not in UNSUMMED)
+    lines = "".join(f"{file_hash(folder / name)}  {name}\n" for name in names)
+    write_atomically(folder / SUMS, lambda path: path.write_text(lines))
+
+
+def verify(folder: Path, *names: str) -> None:
+    """Refuse files of a finished run that are missing or were changed since it was written."""
+    sums = _read_sums(folder)
+    for name in names:
+        if name not in sums or not (folder / name).is_file():
+            raise InputError(f"{folder / name} is missing: {folder} is no whole run. Make it again.")
+        if file_hash(folder / name) != sums[name]:
+            raise InputError(
+                f"{folder / name} was changed or damaged after {folder} was written (its SHA-256 is not the one in "
+                f"{SUMS}). Restore it, or make the run again."
+            )
+
+
+def _read_sums(folder: Path) -> dict[str, str]:
+    if not folder.is_dir():
+        raise InputError(f"{folder} is missing: expected the folder of a finished run.")
+    try:
+        lines = (folder / SUMS).read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"{folder / SUMS} cannot be read: {folder} is not a finished run, is damaged, or was written by an older "
+            "version of candidly. Make it again."
+        ) from error
+    return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+
+
+# ---- many processes
 
 
 def _leads() -> bool:
@@ -263,16 +339,6 @@ def fingerprint(*arrays: np.ndarray) -> str:
 def _plain(value: Any) -> Any:
     """As it will come back from JSON."""
     return json.loads(json.dumps(value, default=str))
-
-
-def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
-    """Let `write` fill a temporary file beside `path`, then rename it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        write(temporary)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def write_json(path: Path, value: Any) -> None:

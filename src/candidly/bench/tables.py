@@ -12,6 +12,7 @@ import numpy as np
 
 from candidly.bench.grid import ROWS, Job
 from candidly.corruption import KINDS
+from candidly.data.delimited import UnixLines
 
 PAPER = Path(__file__).parent / "paper"
 OURS = tuple(row.name for row in ROWS if row.method == "ooc" and row.reference is None)
@@ -159,7 +160,7 @@ def as_csv(entries: list[dict[str, Any]]) -> str:
         "difference",
     ]
     precisions = [f"precision_{kind}" for kind in KINDS]
-    writer = csv.DictWriter(text, [*columns, *precisions, "epoch_seconds"], extrasaction="ignore", lineterminator="\n")
+    writer = csv.DictWriter(UnixLines(text), [*columns, *precisions, "epoch_seconds"], extrasaction="ignore")
     writer.writeheader()
     for entry in entries:
         values = {**entry, **dict(zip(precisions, entry["precision"], strict=True)), "difference": _difference(entry)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from candidly.data.dataset import NO_CLASS, UNKNOWN, Dataset, Examples, Options, Source, file_hash
-from candidly.data.guard import refuse_larger_than_memory, to_float32
-from candidly.data.labels import find, read_classes, says_no_class, to_sets
+from candidly.atomic import file_hash
+from candidly.data.dataset import NO_CLASS, UNKNOWN, Dataset, Examples, Options, Source
+from candidly.data.guard import ROW_BYTES, refuse_larger_than_memory, to_float32
+from candidly.data.labels import find, says_no_class, to_sets
+from candidly.data.matlab import load_mat
 from candidly.errors import InputError
 from candidly.sets import CandidateSets, label_array
 
@@ -52,7 +55,7 @@ def load_npz(path: Path, names: tuple[str, ...] | None = None) -> dict[str, NDAr
                 raise InputError(f"{path} is a workbook, not an NPZ file: save it as CSV UTF-8.")
             chosen = {name: info for name, info in members.items() if names is None or name in names}
             total = sum(_declared(path, archive, name, info) for name, info in chosen.items())
-        refuse_larger_than_memory(total, f"{path}: reading {', '.join(chosen)}")
+        refuse_larger_than_memory(total, f"{path}: reading {', '.join(chosen)}", path)
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in chosen}
     except InputError:
@@ -113,6 +116,7 @@ def _ids(path: Path, ids: NDArray[Any] | None, n: int) -> pd.Index:
         return pd.RangeIndex(1, n + 1)
     if ids.shape != (n,):
         raise InputError(f"{path}: id is of shape {ids.shape}, but there are {n} rows.")
+    _need_kind(path, "id", ids, "biufU", "names or numbers")
     index = pd.Index(ids if ids.dtype.kind in "iu" else ids.astype(str))
     if not index.is_unique:
         row = int(index.duplicated().argmax())
@@ -123,8 +127,9 @@ def _ids(path: Path, ids: NDArray[Any] | None, n: int) -> pd.Index:
 
 
 def _npz_sets(path: Path, arrays: dict[str, Any], n: int, options: Options) -> CandidateSets:
-    classes = read_classes(options.classes)
+    classes = options.classes
     if classes is None and "classes" in arrays:
+        _need_kind(path, "classes", arrays["classes"], "iuU", "names or whole numbers")
         classes = arrays["classes"].tolist()
     if "S" in arrays:
         return _matrix_sets(path, "S", arrays["S"], n, classes)
@@ -142,7 +147,7 @@ def _npz_sets(path: Path, arrays: dict[str, Any], n: int, options: Options) -> C
         or (np.diff(indptr) < 0).any()
     ):
         raise InputError(f"{path}: indptr {indptr.shape} and indices {indices.shape} are no CSR layout of {n} rows.")
-    labels = label_array(classes) if classes is not None else np.arange(int(indices.max(initial=0)) + 1)
+    labels = _labels(path, classes, int(indices.max(initial=0)) + 1)
     if (wrong := (indices < 0) | (indices >= len(labels))).any():
         at = int(wrong.argmax())
         row = int(np.searchsorted(indptr, at, side="right"))
@@ -155,13 +160,30 @@ def _npz_sets(path: Path, arrays: dict[str, Any], n: int, options: Options) -> C
     )
 
 
-def _matrix_sets(path: Path, name: str, S: Any, n: int, classes: list[Any] | None) -> CandidateSets:
+def _labels(path: Path, classes: Sequence[Any] | None, count: int) -> NDArray[Any]:
+    """The class list, or the numbers of so many classes."""
+    if classes is not None:
+        return label_array(list(classes))
+    refuse_larger_than_memory(ROW_BYTES * count, f"{path}: a class list of {count:,} classes", path)
+    return np.arange(count)
+
+
+def _need_kind(path: Path, name: str, array: NDArray[Any], kinds: str, expected: str) -> None:
+    """Refuse an array of another kind of values; `kinds`: NumPy's letters."""
+    if array.dtype.kind not in kinds:
+        raise InputError(f"{path}: {name} holds {array.dtype}; expected {expected}.")
+
+
+def _matrix_sets(path: Path, name: str, S: Any, n: int, classes: Sequence[Any] | None) -> CandidateSets:
     """Sets from a 0/1 matrix (n, c), with rows counted from 1 in what is said of faults."""
     if S.ndim != 2 or S.shape[0] != n:
         raise InputError(f"{path}: {name} is of shape {S.shape}, but there are {n} rows: expected ({n}, c).")
     if classes is not None and len(classes) != S.shape[1]:
         raise InputError(f"{path}: {name} has {S.shape[1]} columns, but the class list has {len(classes)} names.")
-    labels = label_array(classes) if classes is not None else np.arange(S.shape[1])
+    if not sparse.issparse(S):
+        _need_kind(path, name, S, "biuf", "0 and 1")
+        S = to_float32(S) if S.dtype.kind == "f" else S
+    labels = _labels(path, classes, S.shape[1])
     matrix = sparse.csr_array(S)
     if (wrong := (matrix.data != 0) & (matrix.data != 1)).any():
         at = int(wrong.argmax())
@@ -178,6 +200,7 @@ def _truth(path: Path, name: str, y: NDArray[Any], sets: CandidateSets) -> NDArr
     """Labels or positions; -1 for none of the classes; NaN or "" for unknown."""
     if y.shape != (len(sets),):
         raise InputError(f"{path}: {name} is of shape {y.shape}, but there are {len(sets)} rows.")
+    _need_kind(path, name, y, "biufU", "labels: names or whole numbers")
     values, inverse = np.unique(y, return_inverse=True)
     labels = [int(v) if isinstance(v, float) and v.is_integer() else v for v in values.tolist()]
     index = find(labels, sets.classes)
@@ -206,40 +229,9 @@ def read_mat(path: Path, options: Options, labelled: bool) -> Dataset | Examples
     if not labelled:
         return Examples(*examples)
     target = _need(path, found, "partial_target")
-    sets = _matrix_sets(
-        path, "partial_target", upright(path, "partial_target", target, n), n, read_classes(options.classes)
-    )
+    sets = _matrix_sets(path, "partial_target", upright(path, "partial_target", target, n), n, options.classes)
     truth = None if "target" not in found else _mat_truth(path, upright(path, "target", found["target"], n), sets)
     return Dataset(*examples, sets=sets, truth=truth)
-
-
-def load_mat(path: Path, names: tuple[str, ...] | None = None) -> dict[str, Any]:
-    """The variables, after their declared sizes were checked."""
-    from scipy.io import loadmat, whosmat
-
-    refuse_hdf5(path)
-    try:
-        listed = [entry for entry in whosmat(path) if names is None or entry[0] in names]
-        dense = sum(8 * math.prod(shape) for _, shape, kind in listed if kind != "sparse")
-        refuse_larger_than_memory(dense, f"{path}: reading {', '.join(name for name, *_ in listed)}")
-        found = loadmat(path, variable_names=[name for name, *_ in listed])
-    except InputError:
-        raise
-    except Exception as error:  # on damaged files SciPy raises almost anything
-        raise InputError(f"{path} cannot be read as a MATLAB file ({error}). Save it again with -v7.") from error
-    return {name: value for name, value in found.items() if not name.startswith("__")}
-
-
-def refuse_hdf5(path: Path) -> None:
-    """Version 7.3 is HDF5 under another name."""
-    with path.open("rb") as file:
-        head = file.read(520)
-    if b"MATLAB 7.3" in head[:128] or b"\x89HDF" in (head[:4], head[512:516]):
-        raise InputError(
-            f"{path} is a MATLAB file of version 7.3 (HDF5), which is not read. In MATLAB: load it, then "
-            "save('new.mat', 'data', 'partial_target', 'target', '-v7'); in Python: read it with h5py and write an NPZ "
-            "file with X (n, d) and S (n, c)."
-        )
 
 
 def upright(path: Path, name: str, matrix: Any, n: int) -> Any:

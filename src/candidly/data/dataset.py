@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -32,10 +31,11 @@ class Options:
     images: str | None = None
     text: str | None = None
     features: tuple[str, ...] = ()
-    classes: str | tuple[Any, ...] | None = None
+    classes: tuple[Any, ...] | None = None
     annotator: str | None = None
     truth: str | None = None
     sep: str | None = "|"
+    max_memory: int | str | None = None
 
     def __post_init__(self) -> None:
         if self.sep is not None and not self.sep:
@@ -68,12 +68,6 @@ class Source:
     format: str
     sha256: str
     options: dict[str, Any]
-
-
-def file_hash(path: Path) -> str:
-    """SHA-256 of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TextIO
 
 from candidly.data.scan import Scan, from_table
 from candidly.errors import InputError
@@ -120,6 +120,25 @@ def read_cells(path: Path, dialect: Dialect, as_text: Collection[str]) -> pa.Tab
             f"Quote cells that contain {dialect.delimiter!r}."
         ) from None
     return _without_armour(table.rename_columns(list(dialect.names)))
+
+
+class UnixLines:
+    """A file for `csv.writer` that ends rows with a bare newline.
+
+    `csv.writer` quotes the characters of its own line terminator only. It must stay "\\r\\n", or a cell with a carriage
+    return would be read back as two rows.
+    """
+
+    def __init__(self, file: TextIO) -> None:
+        self.file = file
+
+    def write(self, row: str) -> int:
+        return self.file.write(row.removesuffix("\r\n") + "\n")
+
+
+def csv_writer(file: TextIO, delimiter: str = ",") -> Any:
+    """A `csv.writer` with newlines between rows whose cells may hold any character."""
+    return csv.writer(UnixLines(file), delimiter=delimiter)
 
 
 def _without_armour(table: pa.Table) -> pa.Table:

@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from candidly.data.arrays import read_mat, read_npz, refuse_hdf5
+from candidly.data.arrays import read_mat, read_npz
 from candidly.data.dataset import Dataset, Examples, Options, names_of
 from candidly.data.delimited import read_delimited
+from candidly.data.guard import memory_limit
+from candidly.data.labels import read_classes
+from candidly.data.matlab import refuse_hdf5
 from candidly.data.records import read_json, read_json_lines
 from candidly.data.roles import AS_TEXT
 from candidly.data.scan import Scan, scan_arrow, scan_parquet
@@ -38,6 +41,7 @@ class Reading(TypedDict, total=False):
     annotator: str | None
     truth: str | None
     sep: str | None
+    max_memory: int | str | None
 
 
 def read_file(path: str | Path, **options: Unpack[Reading]) -> Dataset:
@@ -45,8 +49,9 @@ def read_file(path: str | Path, **options: Unpack[Reading]) -> Dataset:
 
     labels: the column(s) of candidates (Label Studio: the tag); several are annotators, and the set is their union.
     id: the column of names. images, text, features: the column(s) of the inputs, if not by name or guess. classes: a
-    file with a name a line, or the names. annotator: with it, several rows may share an id. truth: true labels; for
-    evaluation only. sep: what stands between the candidates of a cell, "|" if not given.
+    file with one class per line, or the names. annotator: with it, several rows may share an id. truth: true labels;
+    for evaluation only. sep: separator between the candidates of a cell, "|" if not given. max_memory: refuse a file
+    that needs more, in bytes or as "8GB"; by default 1 GiB or 200 times the size of the file, whichever is more.
     """
     found = _read(path, _options(options), labelled=True)
     assert isinstance(found, Dataset)
@@ -62,12 +67,16 @@ def _options(given: Reading) -> Options:
     named: dict[str, Any] = {**given}
     named |= {name: names_of(named.get(name)) for name in ("labels", "features")}
     if (classes := named.get("classes")) is not None:
-        named["classes"] = str(classes) if isinstance(classes, str | Path) else tuple(classes)
+        named["classes"] = tuple(read_classes(classes))
     return Options(**named)
 
 
 def _read(path: str | Path, options: Options, labelled: bool) -> Dataset | Examples:
-    path = _located(Path(path))
+    with memory_limit(options.max_memory):
+        return _read_limited(located(Path(path)), options, labelled)
+
+
+def _read_limited(path: Path, options: Options, labelled: bool) -> Dataset | Examples:
     form = find_format(path)
     if form == "npz":
         return read_npz(path, options, labelled)
@@ -90,7 +99,7 @@ def _scan(path: Path, form: str, options: Options) -> Scan:
     return read_delimited(path, {*AS_TEXT, *options.labels, *(name for name in single if name)})
 
 
-def _located(path: Path) -> Path:
+def located(path: Path) -> Path:
     """The file; in a folder, its table."""
     if path.is_dir():
         found = [path / name for name in METADATA if (path / name).is_file()]

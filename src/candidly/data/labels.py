@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from candidly.data.dataset import NO_CLASS_TEXT, UNKNOWN
+from candidly.data.scan import is_string
 from candidly.errors import InputError
 from candidly.sets import CandidateSets, label_array
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-NUMBER = re.compile(r"-?(0|[1-9]\d*)")
+NUMBER = re.compile(r"-?(0|[1-9]\d{0,18})")
 WIDEST = 100_000  # characters of a cell that are looked at
 Where = Callable[[int], str]  # from a row, counting from 0, to words
 
@@ -38,7 +39,6 @@ class LabelColumn:
 
     def add(self, column: pa.Array) -> None:
         """The next rows."""
-        import pyarrow as pa
         import pyarrow.compute as pc
 
         if listed := is_list(column.type):
@@ -50,13 +50,22 @@ class LabelColumn:
             self.is_text |= is_text(column.type)
         if values.null_count:
             raise self._error(counts, int(values.is_null().to_numpy(zero_copy_only=False).argmax()), "a missing label")
-        encoded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
+        encoded = self._encode(values)
         sizes, codes = self._expand(encoded, counts, as_list if listed or not is_text(column.type) else self._split)
         total = np.concatenate([[0], np.cumsum(sizes)])
         ends = np.cumsum(counts)
         self._sizes.append(total[ends] - total[ends - counts])
         self._codes.append(codes)
         self.rows += len(column)
+
+    def _encode(self, values: pa.Array) -> pa.DictionaryArray:
+        import pyarrow as pa
+
+        try:
+            return values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
+        except pa.ArrowException:
+            place = f"{self.where(self.rows)}, column {self.name!r}"
+            raise InputError(f"{place}: holds {values.type}; expected labels: names or whole numbers.") from None
 
     def _expand(
         self, encoded: pa.DictionaryArray, counts: NDArray[Any], parse: Callable[[Any], list[Any]]
@@ -104,8 +113,7 @@ def is_list(kind: pa.DataType) -> bool:
 def is_text(kind: pa.DataType) -> bool:
     from pyarrow import types
 
-    kind = kind.value_type if types.is_dictionary(kind) else kind
-    return bool(types.is_string(kind) or types.is_large_string(kind))
+    return is_string(kind.value_type if types.is_dictionary(kind) else kind)
 
 
 def as_list(value: Any) -> list[Any]:
@@ -114,6 +122,8 @@ def as_list(value: Any) -> list[Any]:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise ValueError(f"{value!r} is not a label; expected a name or a whole number")
+    if isinstance(value, int) and not _fits(value):
+        raise ValueError(f"the label {value} does not fit into 64 bits; write it as text")
     if isinstance(value, str) and not value.strip():
         raise ValueError(f"a blank label ({value!r}); expected a name")
     return [value]
@@ -150,15 +160,15 @@ def _cut(text: str) -> str:
 # ---- class lists
 
 
-def read_classes(given: str | Sequence[Any] | None) -> list[Any] | None:
-    """The class list: a sequence as it is; or the file of this name, one class a line, or a JSON array."""
-    if given is None or not isinstance(given, str):
-        return None if given is None else list(given)
+def read_classes(given: str | Path | Sequence[Any]) -> list[Any]:
+    """The class list: a sequence as it is; or the file of this name, one class per line, or a JSON array."""
+    if not isinstance(given, str | Path):
+        return list(given)
     try:
         text = Path(given).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(
-            f"the class list {given} cannot be read ({error}): expected UTF-8 text, a name a line."
+            f"the class list {given} cannot be read ({error}): expected UTF-8 text, one class per line."
         ) from None
     if not text.lstrip().startswith("["):
         found: Any = [line.strip() for line in text.splitlines() if line.strip()]
@@ -176,7 +186,7 @@ def read_classes(given: str | Sequence[Any] | None) -> list[Any] | None:
 
 
 def settle(
-    pool: dict[Any, int], truth: dict[Any, int], classes: list[Any] | None, is_text: bool
+    pool: dict[Any, int], truth: dict[Any, int], classes: Sequence[Any] | None, is_text: bool
 ) -> tuple[list[Any], list[Any], NDArray[Any]]:
     """(labels of the pool, labels of the truth, classes): text that is nothing but whole numbers becomes numbers.
 
@@ -188,7 +198,7 @@ def settle(
     if classes is not None:
         if all(isinstance(label, int) for label in labels) and all(map(_is_number, classes)):
             classes = [int(label) for label in classes]
-        return labels, true, label_array(classes)
+        return labels, true, label_array(list(classes))
     return labels, true, label_array(sorted(set(labels), key=lambda x: (isinstance(x, str), x)))
 
 
@@ -198,7 +208,12 @@ def says_no_class(label: Any) -> bool:
 
 
 def _is_number(label: Any) -> bool:
-    return isinstance(label, int) or NUMBER.fullmatch(str(label)) is not None
+    """Is this a whole number, or text that says one, of 64 bits?"""
+    return (isinstance(label, int) or NUMBER.fullmatch(str(label)) is not None) and _fits(int(label))
+
+
+def _fits(number: int) -> bool:
+    return -(2**63) <= number < 2**63
 
 
 def find(labels: Sequence[Any], classes: NDArray[Any]) -> NDArray[np.int64]:

@@ -78,7 +78,7 @@ def _from_columns(path: Path, scan: Scan) -> tuple[NDArray[Any], Any, Any, None]
     names = [name for name in scan.schema.names if name != key]
     if not names:
         raise InputError(f"{path} has no columns of numbers: expected one for each class.")
-    refuse_larger_than_memory(8 * (scan.rows or 0) * len(names), f"{path}: {len(names)} columns")
+    refuse_larger_than_memory(8 * (scan.rows or 0) * len(names), f"{path}: {len(names)} columns", path)
     parts: list[NDArray[Any]] = []
     ids: list[Any] = []
     for batch in scan.batches(scan.schema.names):

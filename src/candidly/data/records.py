@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from candidly.checks import one_of
 from candidly.data.dataset import Options
+from candidly.data.guard import refuse_larger_than_memory
 from candidly.data.roles import LABELS, TRUTH
 from candidly.data.scan import Scan, from_table
 from candidly.errors import InputError
@@ -21,7 +22,7 @@ NOBODY = "(unknown)"
 
 def read_json_lines(path: Path) -> Scan:
     """One object a line; blank lines are skipped."""
-    return from_table(path, "jsonl", _table(load_lines(path)), "object {} (counting from 1)")
+    return from_table(path, "jsonl", _table(path, load_lines(path)), "object {} (counting from 1)")
 
 
 def load_lines(path: Path) -> list[dict[str, Any]]:
@@ -32,25 +33,42 @@ def load_lines(path: Path) -> list[dict[str, Any]]:
             for line in file:
                 number += 1
                 if line.strip():
-                    found.append(json.loads(line))
+                    found.append(json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8")))
                     if not isinstance(found[-1], dict):
                         raise ValueError("no object {...}")
+                    if b"\\ud" in line.lower():
+                        _refuse_half_characters(found[-1])
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}, line {number}: {error}. Expected one JSON object a line, in UTF-8.") from None
+        raise InputError(f"{path}, line {number}: {error}. Expected one JSON object per line, in UTF-8.") from None
     return found
 
 
 def load_json(path: Path) -> list[dict[str, Any]]:
     """An array of objects."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8-sig"))
+        text = path.read_text(encoding="utf-8-sig")
+        found = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not JSON ({error}).") from None
     if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
         raise InputError(f"{path}: expected an array of objects, [{{...}}, ...], such as Label Studio's JSON export.")
     if not found:
         raise InputError(f"{path} holds no rows.")
+    for number, entry in enumerate(found if "\\ud" in text.lower() else [], 1):
+        try:
+            _refuse_half_characters(entry)
+        except ValueError as error:
+            raise InputError(f"{path}, object {number} (counting from 1): {error}.") from None
     return found
+
+
+def _refuse_half_characters(entry: dict[str, Any]) -> None:
+    """JSON can name one half of a character that takes two, such as an emoji; no file can hold it."""
+    try:
+        json.dumps(entry, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = json.dumps(error.object[error.start])
+        raise ValueError(f"{half} is half a character. Correct or remove it") from None
 
 
 def read_json(path: Path, options: Options, labelled: bool) -> tuple[Scan, Options]:
@@ -58,7 +76,7 @@ def read_json(path: Path, options: Options, labelled: bool) -> tuple[Scan, Optio
     tasks = load_json(path)
     if is_label_studio(tasks):
         return read_tasks(path, tasks, options, labelled)
-    return from_table(path, "json", _table(tasks), "object {} (counting from 1)"), options
+    return from_table(path, "json", _table(path, tasks), "object {} (counting from 1)"), options
 
 
 def is_label_studio(tasks: list[dict[str, Any]]) -> bool:
@@ -66,12 +84,14 @@ def is_label_studio(tasks: list[dict[str, Any]]) -> bool:
     return all(isinstance(task.get("data"), dict) for task in tasks)
 
 
-def _table(rows: list[dict[str, Any]]) -> pa.Table:
+def _table(path: Path, rows: list[dict[str, Any]]) -> pa.Table:
     """Columns, each of one type; what has several becomes text."""
     import pyarrow as pa
 
     columns = {}
-    for name in dict.fromkeys(name for row in rows for name in row):
+    names = dict.fromkeys(name for row in rows for name in row)
+    refuse_larger_than_memory(8 * len(rows) * len(names), f"{path}: a table of {len(names):,} columns", path)
+    for name in names:
         values = [row.get(name) for row in rows]
         try:
             columns[name] = pa.array(values)
@@ -102,7 +122,7 @@ def read_tasks(path: Path, tasks: list[dict[str, Any]], options: Options, labell
     if not labelled:
         rows = [{"id": task.get("id", number), **_data(task)} for number, task in enumerate(tasks, 1)]
         return from_table(
-            path, "label-studio", _table(rows), "task {} (counting from 1)", (), *options.labels[:1]
+            path, "label-studio", _table(path, rows), "task {} (counting from 1)", (), *options.labels[:1]
         ), left
     tag = find_tag(path, tasks, options.labels)
     counts = {"cancelled": 0, "unlabelled": 0, "verified": 0}
@@ -114,7 +134,9 @@ def read_tasks(path: Path, tasks: list[dict[str, Any]], options: Options, labell
         rows += [{"id": task.get("id", number), **answer, **_data(task)} for answer in answers]
     if not rows:
         raise InputError(f"{path}: no task has an annotation with a choice. Export the labelled tasks as JSON.")
-    return from_table(path, "label-studio", _table(rows), "annotation {} (in order)", _told(counts, key), tag), left
+    return from_table(
+        path, "label-studio", _table(path, rows), "annotation {} (in order)", _told(counts, key), tag
+    ), left
 
 
 def _data(task: dict[str, Any]) -> dict[str, Any]:
@@ -125,9 +147,8 @@ def _data(task: dict[str, Any]) -> dict[str, Any]:
 
 def find_tag(path: Path, tasks: list[dict[str, Any]], given: tuple[str, ...]) -> str:
     """The name of the choices that are the candidates."""
-    names = sorted(
-        {item["from_name"] for task in tasks for item in task_results(task) if item.get("type") == "choices"}
-    )
+    results = (item for number, task in enumerate(tasks, 1) for item in task_results(path, number, task))
+    names = sorted({item["from_name"] for item in results if item.get("type") == "choices"})
     if not names:
         raise InputError(f"{path}: no annotation holds choices. Only classification by <Choices> is understood.")
     if given:
@@ -139,10 +160,41 @@ def find_tag(path: Path, tasks: list[dict[str, Any]], given: tuple[str, ...]) ->
     return names[0]
 
 
-def task_results(task: dict[str, Any]) -> Iterable[dict[str, Any]]:
-    """All results of all annotations and predictions."""
-    for entry in (*(task.get("annotations") or ()), *(task.get("predictions") or ())):
-        yield from (item for item in entry.get("result") or () if isinstance(item, dict) and "from_name" in item)
+def task_results(path: Path, number: int, task: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """All results of all annotations and predictions that have a name."""
+    for key in ("annotations", "predictions"):
+        for entry in _entries(path, number, task, key):
+            yield from (item for item in _results(path, number, entry) if "from_name" in item)
+
+
+def _entries(path: Path, number: int, task: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    """The annotations or predictions of a task."""
+    found = task.get(key) or []
+    if not _are_objects(found):
+        raise _odd_task(path, number, f"{key!r} is {_shown(found)}; expected a list of objects")
+    return found
+
+
+def _results(path: Path, number: int, entry: dict[str, Any]) -> list[dict[str, Any]]:
+    found = entry.get("result") or []
+    if not _are_objects(found):
+        raise _odd_task(path, number, f"'result' is {_shown(found)}; expected a list of objects")
+    if odd := [item["from_name"] for item in found if not isinstance(item.get("from_name", ""), str)]:
+        raise _odd_task(path, number, f"'from_name' is {_shown(odd[0])}; expected text")
+    return found
+
+
+def _are_objects(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, dict) for item in value)
+
+
+def _odd_task(path: Path, number: int, what: str) -> InputError:
+    return InputError(f"{path}, task {number} (counting from 1): {what}, as Label Studio exports it.")
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _answers(
@@ -150,7 +202,7 @@ def _answers(
 ) -> list[dict[str, Any]]:
     """The rows of a task: {annotator, candidates, label}. A verified label is the truth; alone, it is the set too."""
     given, verified = [], []
-    for entry in task.get(key) or ():
+    for entry in _entries(path, number, task, key):
         choices = _choices(path, number, entry, tag)
         if entry.get("was_cancelled"):
             counts["cancelled"] += 1
@@ -165,13 +217,16 @@ def _answers(
 
 
 def _choices(path: Path, number: int, entry: dict[str, Any], name: str) -> list[str]:
-    try:
-        items = [item for item in entry.get("result") or () if item.get("from_name") == name]
-        return [choice for item in items for choice in item["value"]["choices"]]
-    except (AttributeError, KeyError, TypeError) as error:
-        raise InputError(
-            f"{path}, task {number} (counting from 1): a result of {name!r} is not Label Studio's ({error!r})."
-        ) from None
+    choices: list[str] = []
+    for item in _results(path, number, entry):
+        if item.get("from_name") == name:
+            value = item.get("value")
+            found = value.get("choices") if isinstance(value, dict) else None
+            if not isinstance(found, list) or not all(isinstance(choice, str) for choice in found):
+                expected = 'expected {"choices": ["...", ...]}'
+                raise _odd_task(path, number, f"the value of {name!r} is {_shown(value)}; {expected}")
+            choices += found
+    return choices
 
 
 def _who(entry: dict[str, Any]) -> str:

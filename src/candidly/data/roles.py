@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
@@ -47,24 +47,64 @@ def assign(scan: Scan, options: Options, labelled: bool) -> Roles:
     """The parts of all columns. Not `labelled`: candidates and truth are left alone, and whose answer a row is only
     counts if the option names a column that is there."""
     names = scan.schema.names
-    identity = _named(scan, options.id, IDS)
+    named = {*options.labels, options.annotator, options.truth, *options.features}
+    identity = _named(scan, options.id, [name for name in IDS if name not in named])
     if labelled:
-        annotator = _named(scan, options.annotator, ANNOTATORS)
+        annotator = _named(scan, options.annotator, [name for name in ANNOTATORS if name not in named])
     else:
         annotator = options.annotator if options.annotator in names and identity is not None else None
     labels = _label_columns(scan, options, annotator) if labelled else ()
-    truth = _named(scan, options.truth, () if TRUTH in labels else (TRUTH,)) if labelled else None
+    truth = _named(scan, options.truth, [TRUTH] if TRUTH not in {*labels, *named} else []) if labelled else None
+    for column, option in ((identity, "id"), (annotator, "annotator"), (truth, "truth")):
+        _refuse_nested(scan, column, option)
     if annotator is not None and identity is None:
         raise InputError(
             f"{scan.path}: the column {annotator!r} names annotators, but no column tells which rows are one example: "
             "name it with --id."
         )
-    scores = SCORES if labelled and len(labels) == 1 and SCORES in names and is_list(_type(scan, SCORES)) else None
+    scores = SCORES if labelled and len(labels) == 1 and _holds_scores(scan) else None
     taken = {*labels, annotator, identity, truth, scores, *options.labels, options.annotator, options.truth}
     usual = {LABELS, SCORES} | ({TRUTH, *ANNOTATORS} if not labelled else set())
     free = [name for name in names if name not in taken | usual or name == identity in IMAGES]
-    kind, inputs, notes = _inputs(scan, options, [name for name in free if name not in _bookkeeping(names)])
-    return Roles(labels, identity, annotator, truth, scores, kind, inputs, notes)
+    free = [name for name in free if name not in _bookkeeping(names)]
+    kind, inputs, notes = _inputs(scan, options, free, {name for name in taken if name is not None})
+    roles = Roles(labels, identity, annotator, truth, scores, kind, inputs, notes)
+    _refuse_double(scan, roles)
+    return roles
+
+
+def _holds_scores(scan: Scan) -> bool:
+    """Is there a column of lists of numbers for the candidates?"""
+    from pyarrow import types
+
+    if SCORES not in scan.schema.names or not is_list(kind := _type(scan, SCORES)):
+        return False
+    return types.is_floating(kind.value_type) or types.is_integer(kind.value_type)
+
+
+def _refuse_nested(scan: Scan, column: str | None, option: str) -> None:
+    """Refuse lists and structs where one plain value is expected."""
+    if column is not None and not _is_flat(kind := _type(scan, column)):
+        raise InputError(
+            f"{scan.path}: the column {column!r} ({option}) holds {kind}; expected text or numbers. "
+            f"Name another column by --{option}."
+        )
+
+
+def _refuse_double(scan: Scan, roles: Roles) -> None:
+    """Refuse a column with two parts; only an image or a text may also be the id."""
+    parts: list[tuple[str | None, str]] = [(name, "labels") for name in roles.labels]
+    parts += [(roles.annotator, "annotator"), (roles.truth, "truth"), (roles.id, "id")]
+    parts += [(name, roles.kind if roles.kind in ("images", "text") else "features") for name in roles.inputs]
+    seen: dict[str, str] = {}
+    for name, part in parts:
+        if name in seen and (seen[name], part) not in (("id", "images"), ("id", "text")):
+            raise InputError(
+                f"{scan.path}: the column {name!r} is named twice, by --{seen[name]} and by --{part}. "
+                "A column can have only one part."
+            )
+        if name is not None:
+            seen[name] = part
 
 
 def _bookkeeping(names: list[str]) -> tuple[str, ...]:
@@ -83,7 +123,7 @@ def _column(scan: Scan, name: str) -> str:
         raise MissingColumnError(str(error), name) from None
 
 
-def _named(scan: Scan, given: str | None, usual: tuple[str, ...]) -> str | None:
+def _named(scan: Scan, given: str | None, usual: Sequence[str]) -> str | None:
     if given is not None:
         return _column(scan, given)
     return next((name for name in usual if name in scan.schema.names), None)
@@ -107,15 +147,17 @@ def _label_columns(scan: Scan, options: Options, annotator: str | None) -> tuple
     )
 
 
-def _inputs(scan: Scan, options: Options, free: list[str]) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    """(kind of the inputs, their columns, what was left out)."""
+def _inputs(
+    scan: Scan, options: Options, free: list[str], taken: set[str]
+) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """(kind of the inputs, their columns, what was left out). `taken`: the columns that play other parts."""
     for kind in ("images", "text"):
         if name := getattr(options, kind):
             return kind, (_text_column(scan, name, kind),), ()
     if options.features:
-        chosen = _matching(scan, options.features)
+        chosen, notes = _matching(scan, options.features, taken)
         vectors = len(chosen) == 1 and is_list(_type(scan, chosen[0]))
-        return ("vectors", chosen, ()) if vectors else ("table", _flat(scan, chosen), ())
+        return ("vectors", chosen, notes) if vectors else ("table", _flat(scan, chosen), notes)
     if EMBEDDING in free and is_list(_type(scan, EMBEDDING)):
         return "vectors", (EMBEDDING,), ()
     for kind, names in (("images", IMAGES), ("text", (TEXT,))):
@@ -150,13 +192,22 @@ def _text_column(scan: Scan, name: str, option: str) -> str:
     return name
 
 
-def _matching(scan: Scan, patterns: tuple[str, ...]) -> tuple[str, ...]:
-    """The columns that the names, or patterns such as "f*", stand for."""
+def _matching(scan: Scan, patterns: tuple[str, ...], taken: set[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(columns that the names, or patterns such as "f*", stand for; notes). A pattern passes over what is `taken`."""
     chosen: list[str] = []
+    notes: list[str] = []
     for pattern in patterns:
-        found = [name for name in scan.schema.names if name == pattern or fnmatchcase(name, pattern)]
-        chosen += found or [_column(scan, pattern)]
-    return tuple(dict.fromkeys(chosen))
+        if pattern in scan.schema.names:
+            chosen.append(pattern)
+            continue
+        found = [name for name in scan.schema.names if fnmatchcase(name, pattern)] or [_column(scan, pattern)]
+        chosen += [name for name in found if name not in taken]
+        if passed := [name for name in found if name in taken]:
+            shown = ", ".join(map(repr, passed))
+            notes.append(f"--features {pattern!r} leaves out {shown}: labels, ids and truth are no features.")
+    if not chosen:
+        raise InputError(f"{scan.path}: --features {','.join(patterns)} names no column that is free.")
+    return tuple(dict.fromkeys(chosen)), tuple(notes)
 
 
 def _flat(scan: Scan, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from candidly.data.dataset import UNKNOWN, Answers, Dataset, Examples, Options, Source, file_hash
+from candidly.atomic import file_hash
+from candidly.data.dataset import UNKNOWN, Answers, Dataset, Examples, Options, Source
 from candidly.data.guard import inside, refuse_larger_than_memory, to_float32
-from candidly.data.labels import LabelColumn, Where, indices, read_classes, settle, to_sets, true_indices, unproposed
+from candidly.data.labels import LabelColumn, Where, indices, is_text, settle, to_sets, true_indices, unproposed
 from candidly.data.roles import Roles, assign
-from candidly.data.scan import Scan
+from candidly.data.scan import Scan, decoded
 from candidly.errors import InputError
 from candidly.sets import CandidateSets
 
@@ -109,7 +110,8 @@ class Vectors:
         else:
             if self.matrix is None:
                 shape = (self.scan.rows, block.shape[1])
-                refuse_larger_than_memory(4 * shape[0] * shape[1], f"{self.scan.path}: the column {self.name!r}")
+                needed = 4 * shape[0] * shape[1]
+                refuse_larger_than_memory(needed, f"{self.scan.path}: the column {self.name!r}", self.scan.path)
                 self.matrix = np.empty(shape, np.float32)
             self.matrix[self.rows : self.rows + len(block)] = block
         self.rows += len(block)
@@ -158,7 +160,7 @@ def _identities(scan: Scan, roles: Roles, found: Collected) -> tuple[pd.Index, G
         raise InputError(f"{scan.path} holds no rows.")
     if roles.id is None:
         return pd.RangeIndex(1, n + 1), None
-    values = _whole(found.kept[roles.id])
+    values = _whole(scan, roles.id, found)
     if values.null_count or _blank(values).any():
         row = int((_blank(values) | values.is_null().to_numpy(zero_copy_only=False)).argmax())
         raise InputError(
@@ -184,20 +186,18 @@ def _count(found: Collected) -> int:
     return found.vectors.rows if found.vectors is not None else found.labels[0].rows
 
 
-def _whole(parts: list[pa.Array]) -> pa.Array:
+def _whole(scan: Scan, name: str, found: Collected) -> pa.Array:
     """All batches of a column as one array."""
     import pyarrow as pa
 
-    if not parts:
-        return pa.array([], pa.string())
-    return pa.concat_arrays([p.dictionary_decode() if pa.types.is_dictionary(p.type) else p for p in parts])
+    parts = decoded(found.kept[name], scan.path)
+    return pa.concat_arrays(parts) if parts else pa.array([], pa.string())
 
 
 def _blank(values: pa.Array) -> NDArray[np.bool_]:
-    import pyarrow as pa
     import pyarrow.compute as pc
 
-    if not pa.types.is_string(values.type):
+    if not is_text(values.type):
         return np.zeros(len(values), dtype=bool)
     return pc.equal(pc.utf8_trim_whitespace(values), "").fill_null(False).to_numpy(zero_copy_only=False)
 
@@ -229,7 +229,7 @@ def _inputs(scan: Scan, roles: Roles, found: Collected, groups: Groups | None, w
     if found.vectors is not None:
         matrix = found.vectors.finish()
         return matrix if groups is None else matrix[groups.first]
-    columns = {name: _whole(found.kept[name]) for name in roles.inputs}
+    columns = {name: _whole(scan, name, found) for name in roles.inputs}
     if groups is not None:
         for name, values in columns.items():
             _refuse_disagreement(scan, name, values, groups)
@@ -288,9 +288,9 @@ def _labels(
     scan: Scan, roles: Roles, options: Options, found: Collected, groups: Groups | None
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The sets, votes, answers, scores and truth; and what was decided about the truth."""
-    is_text = any(column.is_text for column in found.labels)
+    from_text = any(column.is_text for column in found.labels)
     true_pool = found.truth.pool if found.truth else {}
-    labels, true, classes = settle(found.labels[0].pool, true_pool, read_classes(options.classes), is_text)
+    labels, true, classes = settle(found.labels[0].pool, true_pool, options.classes, from_text)
     parts = []
     for column in found.labels:
         indptr, codes = column.finish()
@@ -300,7 +300,7 @@ def _labels(
     else:
         result = {"sets": to_sets(*parts[0], classes, scan.where)}
         if roles.scores is not None:
-            result["scores"] = _scores(scan, _whole(found.kept[roles.scores]), *parts[0], len(classes))
+            result["scores"] = _scores(scan, _whole(scan, roles.scores, found), *parts[0], len(classes))
     if found.truth is None:
         return result, ()
     truth = true_indices(true, *found.truth.finish(), classes, scan.where, strict=options.classes is not None)
@@ -349,7 +349,7 @@ def _annotators(scan: Scan, roles: Roles, found: Collected) -> pa.Array:
     import pyarrow as pa
 
     assert roles.annotator is not None
-    values = _whole(found.kept[roles.annotator]).cast(pa.string())
+    values = _whole(scan, roles.annotator, found).cast(pa.string())
     missing = _blank(values) | values.is_null().to_numpy(zero_copy_only=False)
     if missing.any():
         raise InputError(f"{scan.where(int(missing.argmax()))}, column {roles.annotator!r}: no annotator is named.")
