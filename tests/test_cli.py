@@ -1,16 +1,22 @@
 """The command line, as a user runs it: a process of its own."""
 
 import json
+import os
+import re
+import resource
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 from children import ended
 from sklearn.datasets import load_digits
 
+from candidly import cli
 from candidly.methods import METHODS
 from candidly.predictor import Predictor
 from candidly.store import read_arrays, read_metrics
@@ -87,7 +93,8 @@ def test_the_demo_leaves_complete_runs(demo):
     masks = np.stack([arrays[k] for k in ("normal", "closed", "open")])
     assert (masks.sum(0) == 1).all()  # a partition
     assert masks.sum(1).tolist() == [607, 151, 303]
-    assert sorted(p.suffix for p in out.iterdir() if p.is_file()) == [".json", ".json", ".png", ".png"]
+    files = {path.name for path in out.iterdir() if path.is_file()}
+    assert files == {"SHA256SUMS", "run.json", "results.json", "losses.png", "precision.png"}
     for picture in out.glob("*.png"):
         assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
@@ -175,3 +182,105 @@ def test_ctrl_c_says_how_to_go_on_and_the_same_command_does(tmp_path):
     assert "accuracy" in again.stdout
     straight, resumed = (json.loads((tmp_path / name / "results.json").read_text()) for name in ("straight", "d"))
     assert straight["methods"] == resumed["methods"]
+
+
+FULL = "candidly: cannot write: No space left on device. Free some space, then run the same command again.\n"
+needs_dev_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+
+
+@needs_dev_full
+@pytest.mark.parametrize("arguments", [["methods"], ["methods", "--json"], ["--help"], ["--version"], ["data", "list"]])
+def test_a_full_disk_is_reported_in_a_sentence(arguments):
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "candidly", *arguments]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.stderr == FULL
+    assert done.returncode == 2
+
+
+def test_a_file_that_cannot_grow_is_reported_in_a_sentence(tmp_path):
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+
+    command = [sys.executable, "-B", "-m", "candidly", "demo", "--epochs", "1"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, preexec_fn=limit)
+    assert done.returncode == 2
+    assert re.fullmatch(r"candidly: .*File too large\.\n", done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError(28, "Error writing bytes to file. Detail: [errno 28] No space"), FULL),
+        (RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)"), FULL),
+        (OSError(5, "Input/output error"), "candidly: cannot read or write: Input/output error.\n"),
+        (
+            PermissionError(13, "Permission denied", "a\x1b.csv"),
+            r"candidly: a\x1b.csv cannot be used: Permission denied.\n",
+        ),
+    ],
+)
+def test_errors_of_the_system(error, told, capsys):
+    with pytest.raises(typer.Exit) as caught, cli._errors_as_sentences():
+        raise error
+    assert caught.value.exit_code == 2
+    assert capsys.readouterr().err == told.replace(r"\n", "\n")
+
+
+@pytest.mark.parametrize(
+    "error", [BrokenPipeError(32, "Broken pipe"), OSError("of a library"), RuntimeError("a fault")]
+)
+def test_other_errors_are_left_to_python(error, capsys):
+    with pytest.raises(type(error), match=str(error.args[-1])), cli._errors_as_sentences():
+        raise error
+    assert capsys.readouterr().err == ""
+
+
+def test_a_closed_pipe_is_quiet():
+    command = [sys.executable, "-m", "candidly", "methods"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        child.stdout.close()
+        assert child.stderr.read() == ""
+
+
+def test_only_one_module_prints():
+    sources = Path(cli.__file__).parent
+    printing = {
+        path.name for path in sources.rglob("*.py") if re.search(r"\bprint\(|typer\.echo|secho", path.read_text())
+    }
+    assert printing == {"terminal.py"}, "other modules print by echo, echo_json or say, which escape names"
+
+
+MANY = "candidly: a command runs as one process, not as 2 (WORLD_SIZE and RANK are set): start it without torchrun, "
+
+
+def test_torchrun_is_refused_before_anything_is_done(tmp_path):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*command, "-m", "candidly", "demo"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode != 0
+    assert [line for line in done.stderr.splitlines() if line.startswith("candidly:")] == [done.stderr.splitlines()[0]]
+    assert done.stderr.startswith(MANY)
+    assert "another process" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("variables", "code", "told"),
+    [
+        ({"WORLD_SIZE": "2", "RANK": "0"}, 2, MANY),
+        ({"WORLD_SIZE": "2", "RANK": "1"}, 0, ""),
+        ({"WORLD_SIZE": "1", "RANK": "0"}, 0, None),
+        ({"WORLD_SIZE": "2"}, 0, None),
+        ({"WORLD_SIZE": "two", "RANK": "0"}, 0, None),
+    ],
+)
+def test_one_of_several_processes_is_refused(variables, code, told):
+    command = [sys.executable, "-m", "candidly", "methods"]
+    outside = {name: value for name, value in os.environ.items() if name not in ("WORLD_SIZE", "RANK")}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**outside, **variables})
+    assert done.returncode == code
+    assert bool(done.stdout) == (told is None)
+    assert done.stderr.startswith(told or "")
+    assert bool(done.stderr) == bool(told)

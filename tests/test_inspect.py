@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
 import time
@@ -15,7 +17,7 @@ from PIL import Image
 from candidly.data import read_file
 from candidly.data.facts import disjoint_pairs, gather, similar_names
 from candidly.sets import CandidateSets
-from candidly.terminal import printable
+from candidly.terminal import printable, printable_lines
 
 NONE = {"rows": 0, "columns": {}}
 
@@ -136,14 +138,101 @@ def test_one_set_and_no_truth_are_told_as_such(tmp_path):
     assert "annotators  1, who gave 2 answers" in text
 
 
-def test_label_names_cannot_command_the_terminal(tmp_path):
+EVIL = "\x1b]0;pwned\x07\x1b[2J\x9b31m\u202e\x7f"
+HARMLESS = r"\x1b]0;pwned\x07\x1b[2J\x9b31m\u202e\x7f"
+
+
+def unprintable(text):
+    return [c for c in text if not c.isprintable() and c != "\n"]
+
+
+@pytest.fixture
+def evil(tmp_path):
+    """A file whose name, header, ids and classes hold escape sequences."""
+    path = tmp_path / f"{EVIL}.csv"
+    path.write_text(
+        f"id,candidates,x{EVIL},y\na{EVIL},cat{EVIL}|[red],1,2\nb{EVIL},<b>bold</b>,1,2\n", encoding="utf-8"
+    )
+    return path
+
+
+def test_names_for_the_terminal():
     assert printable("a\x1b[31mb\u202ec\n") == "a\\x1b[31mb\\u202ec\\n"
+    assert printable_lines("a\x1b\nb\r\n") == "a\\x1b\nb\\r\n"
+    assert printable("Käse 猫 🐈") == "Käse 猫 🐈"
+    assert printable(EVIL) == HARMLESS
+
+
+def test_names_cannot_command_the_terminal(evil):
+    done = run(evil)
+    assert not unprintable(done.stdout + done.stderr)
+    for words in (
+        f"{HARMLESS}.csv: csv, 2 rows",
+        f"inputs      table from x{HARMLESS}, y",
+        f"  cat{HARMLESS} ",
+        "[red]",
+        "<b>bold</b>",
+        f"ids a{HARMLESS} and b{HARMLESS}.",
+    ):
+        assert words in done.stdout
+
+
+def test_names_cannot_command_the_terminal_in_colour(evil):
+    pty = pytest.importorskip("pty")
+    main, side = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "300"}
+    command = [sys.executable, "-m", "candidly", "inspect", str(evil)]
+    subprocess.run(command, stdout=side, env=environment, check=True)
+    os.close(side)
+    shown = os.read(main, 100_000).decode()
+    os.close(main)
+    assert "\x1b[1m" in shown, "titles are bold"
+    assert f"cat{HARMLESS}" in shown
+    assert not unprintable(re.sub(r"\x1b\[[0-9;]*m", "", shown).replace("\r\n", "\n"))
+
+
+def test_names_cannot_command_the_terminal_in_json(evil):
+    done = run(evil, "--json")
+    assert not unprintable(done.stdout)
+    facts = json.loads(done.stdout)
+    assert facts["file"] == str(evil)
+    assert {entry["label"] for entry in facts["classes"]} == {f"cat{EVIL}", "[red]", "<b>bold</b>"}
+    assert r"cat\u001b]0;pwned\u0007\u001b[2J\u009b31m\u202e\u007f" in done.stdout
+
+
+def test_json_has_other_names_as_they_are(tmp_path):
+    (tmp_path / "a.csv").write_text("candidates,x\nKäse|猫,1\n\U0001f408\U000e0041,2\n", encoding="utf-8")
+    text = run(tmp_path / "a.csv", "--json").stdout
+    assert "Käse" in text
+    assert "猫" in text
+    assert r"🐈\udb40\udc41" in text, "an invisible letter, written as a surrogate pair"
+    assert "\U0001f408\U000e0041" in [entry["label"] for entry in json.loads(text)["classes"]]
+
+
+@pytest.mark.parametrize(
+    ("content", "options"),
+    [
+        (f"id,cand{EVIL}\na,cat\n", []),
+        (f"id,candidates\na{EVIL},cat\na{EVIL},dog\n", []),
+        (f"candidates,image\ncat,{EVIL}.png\n", []),
+        (f"candidates,x\ncat{EVIL},1\n", ["--labels", f"no{EVIL}"]),
+        ("candidates,x\ncat,1\n", [f"extra{EVIL}"]),
+        ("candidates,x\ncat,1\n", [f"--option{EVIL}"]),
+    ],
+)
+def test_errors_cannot_command_the_terminal(tmp_path, content, options):
     path = tmp_path / "a.csv"
-    path.write_text("candidates,x\n\x1b[2J|[red]|<b>bold</b>,1\n")
-    text = run(path).stdout
-    assert "\x1b" not in text
-    assert "[red]" in text
-    assert "<b>bold</b>" in text
+    path.write_text(content, encoding="utf-8")
+    done = run(path, *options, code=2)
+    assert not unprintable(done.stdout + done.stderr)
+    assert HARMLESS in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_newline_in_a_name_is_no_newline_of_the_message(tmp_path):
+    done = run(tmp_path / "a\ncandidly: all is well.csv", code=2)
+    assert len(done.stderr.splitlines()) == 1
+    assert r"a\ncandidly: all is well.csv is missing" in done.stderr
 
 
 def test_similar_names():

@@ -1,6 +1,7 @@
 """What can go wrong, in words for the person who has to mend it. The command line prints these without a traceback."""
 
 import errno
+import os
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
@@ -35,5 +36,6 @@ class Interrupted(KeyboardInterrupt):
 
 def system_reason(error: OSError) -> str:
     """Say what the system refused and, on a full disk, what to do."""
-    advice = " Free some space, then run the same command again." if error.errno in NO_SPACE else ""
-    return f"{error.strerror or error}.{advice}"
+    if error.errno in NO_SPACE:
+        return f"{os.strerror(error.errno)}. Free some space, then run the same command again."
+    return f"{error.strerror or error}."

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from candidly.terminal import printable
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
@@ -21,9 +23,9 @@ def bar(total: int, label: str, *, done: int = 0, shown: bool | None = None) -> 
         return
     inner = bool(_open)
     with _display() as progress:
-        task = progress.add_task(label, total=total, completed=done, note="")
+        task = progress.add_task(printable(label), total=total, completed=done, note="")
         try:
-            yield lambda note, steps=1: progress.update(task, advance=steps, note=note)
+            yield lambda note, steps=1: progress.update(task, advance=steps, note=printable(note))
         finally:
             if inner:
                 progress.remove_task(task)
@@ -37,8 +39,10 @@ def _display() -> Iterator[Progress]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = [TextColumn("{task.description}"), BarColumn(24), MofNCompleteColumn(), TimeRemainingColumn(compact=True)]
-    with Progress(*columns, TextColumn("{task.fields[note]}"), console=Console(stderr=True)) as progress:
+    label = TextColumn("{task.description}", markup=False)
+    note = TextColumn("{task.fields[note]}", markup=False)
+    columns = [label, BarColumn(24), MofNCompleteColumn(), TimeRemainingColumn(compact=True), note]
+    with Progress(*columns, console=Console(stderr=True)) as progress:
         _open.append(progress)
         try:
             yield progress
