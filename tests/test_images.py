@@ -149,11 +149,11 @@ GOOD_X = np.zeros((32, 32, 3, 2), np.uint8)
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"X": GOOD_X}, "cannot be read as SVHN's X and y"),
+        ({"X": GOOD_X}, "lacks SVHN's X or y"),
         ({"X": GOOD_X.astype(float), "y": [1, 2]}, r"X is float64 \(32, 32, 3, 2\), but images are uint8"),
         ({"X": GOOD_X[:, :, 0], "y": [1, 2]}, r"X is uint8 \(32, 32, 2\)"),
         ({"X": GOOD_X[:28], "y": [1, 2]}, r"X is uint8 \(28, 32, 3, 2\), but images are uint8 \(32, 32, 3, any\)"),
-        ({"X": np.array([[GOOD_X]], object), "y": [1, 2]}, "X is object"),
+        ({"X": np.array([[GOOD_X]], object), "y": [1, 2]}, "lacks SVHN's X or y"),
         ({"X": GOOD_X, "y": [1, 2, 3]}, "3 labels for 2 images"),
         ({"X": GOOD_X, "y": [1.0, 2.0]}, "the labels are float64"),
         ({"X": GOOD_X, "y": [0, 11]}, "labels from 0 to 11, expected 1 to 10"),

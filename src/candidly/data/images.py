@@ -95,14 +95,13 @@ def _cifar(folder: str | Path, names: tuple[str, ...], classes: tuple[int, ...])
 
 def svhn(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
     """(images, digits) of SVHN's cropped format, such as `train_32x32.mat`; the file's class 10 is the digit 0."""
-    from scipy.io import loadmat
+    from candidly.data.matlab import load_mat
 
     path = _existing(path)
-    try:
-        file = loadmat(path, variable_names=["X", "y"])
-        X, y = file["X"], file["y"].reshape(-1)
-    except Exception as error:  # on damaged files SciPy raises almost anything
-        raise InputError(f"{path} cannot be read as SVHN's X and y ({error}). Fetch it again.") from error
+    found = load_mat(path, ("X", "y"))
+    if not {"X", "y"} <= found.keys():
+        raise InputError(f"{path} lacks SVHN's X or y. Fetch it again.")
+    X, y = found["X"], found["y"].reshape(-1)
     images = _pixels(path, "X", X, (32, 32, 3, None)).transpose(3, 0, 1, 2)
     return np.ascontiguousarray(images), _labels(path, y, len(images), range(1, 11)) % 10
 

@@ -100,7 +100,7 @@ def _refuse_large_columns(path: Path, metadata: Any, names: list[str]) -> None:
             chunks = [metadata.row_group(group).column(j) for group in range(metadata.num_row_groups)]
             width = WIDTHS.get(column.physical_type, max(column.length, 4))
             needed += sum(width * chunk.num_values + chunk.total_uncompressed_size for chunk in chunks)
-    refuse_larger_than_memory(needed, f"{path}: reading {metadata.num_rows:,} rows", path)
+    refuse_larger_than_memory(needed, f"{path}: reading the table", path)
 
 
 def _refuse_names(path: Path, schema: pa.Schema) -> None:
@@ -173,7 +173,7 @@ def _arrow_batches(path: Path, source: pa.NativeFile) -> Iterator[pa.RecordBatch
     rows = 0
     for batch in batches:
         rows += batch.num_rows
-        refuse_larger_than_memory(ROW_BYTES * rows, f"{path}: reading more than {rows - 1:,} rows", path)
+        refuse_larger_than_memory(ROW_BYTES * rows, f"{path}: reading the table", path)
         yield from (batch.slice(start, BATCH) for start in range(0, batch.num_rows, BATCH))
 
 
