@@ -730,7 +730,7 @@ def test_memory_of_a_large_parquet_is_that_of_candidates_and_features(tmp_path):
     per_row = (needs[1_000_000][0] - needs[250_000][0]) / 750_000
     assert needs[1_000_000][1] < 120
     assert per_row > needs[1_000_000][1], "the measurement is sound"
-    assert per_row < 3 * needs[1_000_000][1], f"{per_row:.0f} bytes per row at the peak"
+    assert per_row < 3.5 * needs[1_000_000][1], f"{per_row:.0f} bytes per row at the peak"
 
 
 def test_ids_are_an_index_of_pandas(write):
