@@ -45,10 +45,18 @@ def test_scripts_and_make_targets_exist(page):
     assert set(re.findall(r"`make ([a-z-]+)`", text)) <= targets
 
 
-@pytest.mark.parametrize("command", ["all.py --show --out results", "curve.py --show results/curve.jsonl"])
-def test_tables_of_speed_are_those_that_were_measured(command):
+@pytest.mark.parametrize(
+    ("page", "command"),
+    [
+        ("speed.md", "all.py --show --out results"),
+        ("speed.md", "curve.py --show results/curve.jsonl"),
+        ("results.md", "leads.py features --results results/features.jsonl"),
+        ("results.md", "leads.py mini --results results/mini.jsonl"),
+    ],
+)
+def test_tables_of_benchmarks_are_those_that_were_measured(page, command):
     script, *options = command.split()
-    text = (ROOT / "docs" / "speed.md").read_text()
+    text = (ROOT / "docs" / page).read_text()
     program = [sys.executable, str(ROOT / "benchmarks" / script), *options]
     shown = subprocess.run(program, capture_output=True, text=True, cwd=ROOT, check=True).stdout
     assert f"benchmarks/{command}" in text

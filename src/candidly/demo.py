@@ -42,7 +42,7 @@ def run_demo(
 
 
 def make_methods(problem: Problem, settings: list[str], also: list[str]) -> dict[str, Method]:
-    """The methods of the demo by the name of their row. `ooc` is told how many examples are closed and open, not which.
+    """Make the methods by the name of their row. Only `ooc` is given the true shares of closed and open examples.
 
     A setting `name=value` is that of `ooc`; `method.name=value` is that of another one.
     """
@@ -123,7 +123,8 @@ def render(results: dict[str, Any]) -> str:
     }
     if not (Path(out) / "losses.png").exists():
         files = dict(list(files.items())[:1])
-    lines += ["", "ooc is told how many examples are closed and open, not which.", ""]
+    lines += ["", "ooc is given the true numbers of closed and open examples, not which they are;"]
+    lines += ["the other methods are given nothing.", ""]
     lines += [f"Written to {out}/ in {results['seconds']:.0f} s:"]
     lines += [f"  {name:20} {what}" for name, what in files.items()]
     return "\n".join([*lines, "", "Next: candidly methods    candidly demo --q 0.5    candidly demo --help"])
