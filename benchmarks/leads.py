@@ -1,8 +1,9 @@
-"""How far does `ooc` lead? Each of its rows minus the strongest compared method, over the seeds that both have.
+"""How far does `ooc` lead? Each of its rows minus the strongest compared method, seed by seed.
 
     python benchmarks/leads.py features --cells "svhn*" --results results/features.jsonl
 
-The strongest method is the one with the smallest mean difference. p: two-sided paired t-test, from two seeds on.
+Only seeds that both have count. The strongest method is the one with the smallest mean difference.
+p: two-sided paired t-test, from two seeds on.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ Scores = dict[tuple[str, str], dict[int, float]]  # (cell, row) -> seed -> accur
 def read_scores(scale: str, cells: list[str], seeds: int, path: Path) -> Scores:
     stored = {line["key"]: line["score"] for line in map(json.loads, path.read_text().splitlines())}
     scores: Scores = {}
-    for job in table_jobs("table1", SCALES[scale], cells=cells, rows=[*COMPARED, *OURS], seeds=seeds):
+    rows = [*COMPARED, *OURS]
+    for job in table_jobs("table1", SCALES[scale], cells=cells, rows=rows, seeds=seeds):
         if job.key in stored:
             scores.setdefault((job.cell.name, job.row.name), {})[job.seed] = stored[job.key]
     return scores
@@ -42,7 +44,11 @@ def closest_rival(scores: Scores, cell: str, row: str) -> tuple[str, np.ndarray]
     return name, differences[name]
 
 
-def describe(rival: str, differences: np.ndarray) -> str:
+def lead(scores: Scores, cell: str, row: str) -> str:
+    """Describe the lead of a row as text; empty if it was not trained."""
+    if (cell, row) not in scores:
+        return ""
+    rival, differences = closest_rival(scores, cell, row)
     n = len(differences)
     p = f", p = {ttest_1samp(differences, 0).pvalue:.2g}" if n > 1 else ""
     return f"{differences.mean():+.2f} {rival} ({n} run{'s' * (n > 1)}{p})"
@@ -51,17 +57,18 @@ def describe(rival: str, differences: np.ndarray) -> str:
 def table(scores: Scores) -> str:
     lines = ["| | " + " | ".join(OURS) + " |", "|---" * (1 + len(OURS)) + "|"]
     for cell in dict.fromkeys(cell for cell, _ in scores):
-        texts = [describe(*closest_rival(scores, cell, row)) if (cell, row) in scores else "" for row in OURS]
+        texts = [lead(scores, cell, row) for row in OURS]
         lines.append("| " + " | ".join([cell, *texts]) + " |")
     return "\n".join(lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
     parser.add_argument("scale", choices=list(SCALES))
     parser.add_argument("--cells", nargs="+", default=["*"], metavar="PATTERN")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--results", type=Path, required=True, help="a file written by `candidly bench export`")
+    parser.add_argument("--results", type=Path, required=True, help="a file of `bench export`")
     chosen = parser.parse_args()
     print(table(read_scores(chosen.scale, chosen.cells, chosen.seeds, chosen.results)))
 

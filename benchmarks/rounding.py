@@ -1,8 +1,9 @@
-"""How far apart are trainings that differ in rounding alone? One seed, trained again with one weight moved by 1e-6.
+"""How far apart are trainings of one seed that differ in rounding alone? One weight moves by 1e-6.
 
     python benchmarks/rounding.py mini --methods PRODEN --count 6 --data-dir DIR
 
-The first line of a method is the run of `candidly bench run` itself. One JSON line per run, with processor and threads.
+The first line of a method is the run of `candidly bench run` itself. One JSON line per run, with
+processor and threads.
 """
 
 from __future__ import annotations
@@ -34,17 +35,21 @@ def nudge(model: Net, amount: float) -> Net:
 
 def accuracy(job: Job, data_dir: Path | None, amount: float) -> float:
     problem = problem_of(job, data_dir)
-    views = make_views(problem.X, **moments(job.scale))
-    model = build_net(job.scale.net, views.shape, problem.candidates.n_classes, seed=job.seed, **job.scale.net_settings)
-    plan: dict[str, Any] = {"scheme": job.scale.scheme, "seed": job.seed, **job.plan}
-    fitted = fit(nudge(model, amount), views, problem.candidates, method_of(job, problem), test=problem.test, **plan)
+    scale, sets = job.scale, problem.candidates
+    views = make_views(problem.X, **moments(scale))
+    model = build_net(scale.net, views.shape, sets.n_classes, seed=job.seed, **scale.net_settings)
+    plan: dict[str, Any] = {"scheme": scale.scheme, "seed": job.seed, **job.plan}
+    method = method_of(job, problem)
+    fitted = fit(nudge(model, amount), views, sets, method, test=problem.test, **plan)
     return 100 * final_score(fitted.history)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
     parser.add_argument("scale", choices=list(SCALES))
-    parser.add_argument("--cell", nargs=4, metavar=("OPEN", "Q", "TAU1", "TAU2"), default=["svhn", "0.1", "0.2", "0.4"])
+    names = ("OPEN", "Q", "TAU1", "TAU2")
+    parser.add_argument("--cell", nargs=4, metavar=names, default=["svhn", "0.1", "0.2", "0.4"])
     parser.add_argument("--methods", nargs="+", default=["PRODEN"], choices=list(LEARNERS))
     parser.add_argument("--count", type=int, default=6)
     parser.add_argument("--seed", type=int, default=0)
@@ -56,8 +61,10 @@ def main() -> None:
         scores = []
         for k in range(chosen.count):
             scores.append(accuracy(job, chosen.data_dir, k * NUDGE))
-            print(json.dumps({"run": job.name, "nudge": k * NUDGE, "score": scores[-1], **machine()}), flush=True)
-        print(f"{name}: mean {np.mean(scores):.2f}, standard deviation {np.std(scores, ddof=1):.2f}", flush=True)
+            line = {"run": job.name, "nudge": k * NUDGE, "score": scores[-1], **machine()}
+            print(json.dumps(line), flush=True)
+        spread = np.std(scores, ddof=1)
+        print(f"{name}: mean {np.mean(scores):.2f}, standard deviation {spread:.2f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def run_demo(
 
 
 def make_methods(problem: Problem, settings: list[str], also: list[str]) -> dict[str, Method]:
-    """Make the methods by the name of their row. Only `ooc` is given the true shares of closed and open examples.
+    """Make the methods by the name of their row. Only `ooc` is given the true shares.
 
     A setting `name=value` is that of `ooc`; `method.name=value` is that of another one.
     """

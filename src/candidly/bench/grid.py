@@ -333,7 +333,7 @@ def result(job: Job, fitted: Fitted, data: Problem) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """What decides how sums are rounded: no part of a run's key, though another machine gives other last digits."""
+    """Tell what decides how sums are rounded. It is not part of a run's key."""
     return {
         "processor": _processor(),
         "instructions": torch.backends.cpu.get_cpu_capability(),

@@ -82,14 +82,21 @@ def _last_mean(curves: list[dict[str, list[float | None]]], key: str) -> float |
 
 
 def _mark_best(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Mark the highest mean of each cell, references aside; none where the numbers of runs differ."""
+    """Mark the highest mean of each cell, references aside; none if the numbers of runs differ."""
     rivals: dict[str, list[dict[str, Any]]] = {}
     for entry in entries:
         if entry["n"] and not entry["reference"]:
             rivals.setdefault(entry["cell"], []).append(entry)
-    comparable = {cell: group for cell, group in rivals.items() if len({e["n"] for e in group}) == 1}
-    highest = {cell: max(e["mean"] for e in group) for cell, group in comparable.items()}
-    return [{**e, "best": not e["reference"] and e["mean"] == highest.get(e["cell"], np.nan)} for e in entries]
+    highest = {
+        cell: max(entry["mean"] for entry in group)
+        for cell, group in rivals.items()
+        if len({entry["n"] for entry in group}) == 1
+    }
+    return [{**entry, "best": _is_best(entry, highest.get(entry["cell"]))} for entry in entries]
+
+
+def _is_best(entry: dict[str, Any], highest: float | None) -> bool:
+    return highest is not None and not entry["reference"] and entry["mean"] == highest
 
 
 def as_markdown(entries: list[dict[str, Any]], details: bool = False) -> str:
@@ -100,7 +107,9 @@ def as_markdown(entries: list[dict[str, Any]], details: bool = False) -> str:
     counted = _runs_missing(entries)
     for row in rows:
         found = [_find(entries, row, cell) for cell in cells]
-        texts = [_text(entry, "**{}**", counted) + (_precision(entry) if details else "") for entry in found]
+        texts = [_text(entry, "**{}**", counted) for entry in found]
+        if details:
+            texts = [text + _precision(entry) for text, entry in zip(texts, found, strict=True)]
         times = [entry["epoch_seconds"] for entry in found if entry["epoch_seconds"] is not None]
         extra = [_seconds(float(np.median(times))) if times else ""] if details else []
         lines.append("| " + " | ".join([row, found[0]["given"], *texts, *extra]) + " |")
@@ -186,11 +195,12 @@ def _difference(entry: dict[str, Any]) -> float | None:
 
 
 def _text(entry: dict[str, Any], bold: str, counted: bool, plus_minus: str = " ± ") -> str:
-    """`91.2 ± 0.3 (3 runs; paper 91.30, -0.1)`; the runs only if `counted`; empty while nothing is done."""
+    """Write `91.2 ± 0.3 (3 runs; paper 91.30, -0.1)`, the runs only if `counted`."""
     if entry["mean"] is None:
         return "" if entry["paper"] is None else f"(paper {entry['paper']:.2f})"
     text = f"{entry['mean']:.1f}" + ("" if entry["spread"] is None else f"{plus_minus}{entry['spread']:.1f}")
     text = bold.format(text) if entry["best"] else text
     runs = [f"{entry['n']} run{'s' * (entry['n'] > 1)}"] if counted else []
-    paper = [] if entry["paper"] is None else [f"paper {entry['paper']:.2f}, {_difference(entry):+.1f}"]
+    known = entry["paper"] is not None
+    paper = [f"paper {entry['paper']:.2f}, {_difference(entry):+.1f}"] if known else []
     return f"{text} ({'; '.join([*runs, *paper])})" if runs or paper else text
