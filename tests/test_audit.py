@@ -4,6 +4,7 @@ import math
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -20,9 +21,9 @@ from candidly.evidence import POWERS, make_reference, observe, read_outputs
 from candidly.injection import confident, hide_class, misplaced, rehearse
 from candidly.metrics import average_precision
 from candidly.mixture import Mixture, design, explain, fit_mixture, shares, sizes_mislead, standard_errors, support
-from candidly.rates import RatesEstimate, lured, sample, study
+from candidly.rates import RatesEstimate, _astray, _bounds, _estimate, _weight_of_open, lured, sample, study
 from candidly.scores import log_softmax, wooden_losses
-from candidly.verdicts import judge_rows, make_judges
+from candidly.verdicts import Judge, _opinion, judge_rows, make_judges
 
 COLUMNS = [
     "id", "verdict", "p_normal", "p_closed", "p_open", "suggested_label", "suggested_probability",
@@ -45,6 +46,13 @@ def probabilities(logits):
 
 
 # ---- evidence
+
+
+def seen_of(rows):
+    """Observed numbers of (probabilities, candidates) by row."""
+    probs = np.array([p for p, _ in rows])
+    sets = CandidateSets([members for _, members in rows], classes=probs.shape[1])
+    return observe(read_outputs(sets, probs, None, None), slice(0, len(rows)), None)
 
 
 def naive_row(p, members, power):
@@ -329,6 +337,158 @@ def test_an_estimate_prints_itself_and_gives_rates():
     ]  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def mixed():
+    """A study with open rows beyond doubt: (study, number of classes)."""
+    sets, logits, _ = made(1500, tau1=0.2, tau2=0.3)
+    found = study(read_outputs(sets, None, logits, None))
+    assert found.weight > 0.999
+    return found, sets.n_classes
+
+
+def intervals(found):
+    return np.array([found.closed_interval, found.open_interval, found.outside_interval]).T
+
+
+def limits(mixture, seen):
+    """(low, high) of closed, open and outside: 1.5 times a normal law's 90 % interval, and 0.015."""
+    _, closed, open_ = shares(mixture, seen)
+    reach = 0.015 + 1.645 * 1.5 * np.array(standard_errors(mixture, seen))
+    point = np.array([closed, open_, closed + open_])
+    return np.array([point - reach, point + reach])
+
+
+@pytest.mark.parametrize("weight", [1.0, 0.991])
+def test_intervals_are_of_the_mixture_with_open_rows_if_it_is_sure(mixed, weight):
+    found, c = mixed
+    estimate = _estimate([found.mixture, found.without], weight, found.seen, c)
+    expected = limits(found.mixture, found.seen)
+    np.testing.assert_allclose(intervals(estimate), np.clip(expected, 0, 1))
+
+
+@pytest.mark.parametrize(("weight", "alone"), [(0.98, False), (0.5, False), (0.0, False), (1.0, True)])
+def test_intervals_span_both_mixtures_if_either_may_hold(mixed, weight, alone, monkeypatch):
+    """Also if only sizes speak for open rows (`support` is negative)."""
+    monkeypatch.setattr("candidly.rates.support", lambda *args: -1.0 if alone else 1.0)
+    found, c = mixed
+    fits = [found.mixture, found.without]
+    estimate = _estimate(fits, weight, found.seen, c)
+    lows, highs = zip(*(limits(mixture, found.seen) for mixture in fits), strict=True)
+    expected = [np.min(lows, axis=0), np.max(highs, axis=0)]
+    np.testing.assert_allclose(intervals(estimate), np.clip(expected, 0, 1))
+    points = [shares(mixture, found.seen)[1:] for mixture in fits]
+    expected = weight * points[0] + (1 - weight) * points[1]
+    assert [estimate.closed, estimate.open] == pytest.approx(expected.tolist())
+
+
+def test_without_the_evidence_of_sizes_the_contents_are_believed(mixed, monkeypatch):
+    monkeypatch.setattr("candidly.rates.support", lambda *args: -1.0)
+    found, c = mixed
+    sizeless = replace(found.mixture, size_odds=None)
+    estimate = _estimate([sizeless, found.without], 1.0, found.seen, c)
+    np.testing.assert_allclose(intervals(estimate), np.clip(limits(sizeless, found.seen), 0, 1))
+    assert not any("Only the sizes" in note for note in estimate.notes)
+
+
+def test_notes_say_what_cannot_be_told(mixed, monkeypatch):
+    found, c = mixed
+
+    def notes(weight, support):
+        monkeypatch.setattr("candidly.rates.support", lambda *args: support)
+        return " ".join(_estimate([found.mixture, found.without], weight, found.seen, c).notes)
+
+    assert "cannot tell open rows" in notes(0.98, 1.0)
+    assert "cannot tell open rows" not in notes(0.995, 1.0) + notes(0.04, 1.0)
+    assert "Only the sizes" in notes(0.06, -1.0)
+    assert "Only the sizes" not in notes(0.04, -1.0) + notes(0.06, 1.0)
+
+
+def test_bounds_where_candidates_follow_the_ranking(mixed, monkeypatch):
+    """The larger of interval and bound: rows without the best class, and hidden open ones."""
+    found, c = mixed
+    seen = found.seen
+    missed = [1 - hit for hit in seen.hit]
+    share = sum(missed) / len(missed)
+    spread = (sum((miss - share) ** 2 for miss in missed) / len(missed)) ** 0.5
+    most = share + 1.645 * spread / len(missed) ** 0.5 + 0.015
+    hidden = most / (1 - sum(seen.sizes) / len(seen.sizes) / c)
+    np.testing.assert_allclose(_bounds(seen, c), [most, hidden, hidden])
+    monkeypatch.setattr("candidly.rates.lured", lambda *args: 3.6)
+    bounded = intervals(_estimate([found.mixture, found.without], 1.0, seen, c))
+    high = np.maximum(limits(found.mixture, seen)[1], [most, hidden, hidden])
+    np.testing.assert_allclose(bounded, [np.zeros(3), np.clip(high, 0, 1)])
+    monkeypatch.setattr("candidly.rates._bounds", lambda *args: np.zeros(3))
+    bounded = intervals(_estimate([found.mixture, found.without], 1.0, seen, c))
+    np.testing.assert_allclose(bounded[1], np.clip(limits(found.mixture, seen)[1], 0, 1))
+    monkeypatch.setattr("candidly.rates.lured", lambda *args: 3.4)
+    assert intervals(_estimate([found.mixture, found.without], 1.0, seen, c))[0].min() > 0
+
+
+def test_lured_equals_the_naive_loop(mixed):
+    found, _ = mixed
+    mixture, seen = found.mixture, found.seen
+    X = design(mixture, seen.scores)
+    joint, a, inside = explain(mixture, seen, X, seen.rest[mixture.power])
+    excess = []
+    for i in range(len(seen.sizes)):
+        right = joint[0, i] / sum(joint[:, i]) * (a[i] / inside[i] if seen.hit[i] == 1 else 0)
+        excess.append(right * (seen.rest[POWERS.index(1.0), i] - seen.chance[i]))
+    expected = sum(excess) / math.sqrt(sum(x * x for x in excess))
+    assert lured(mixture, seen) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("gain", [0.0, 3.0, 9.0, 20.0])
+def test_the_weight_of_open_rows_by_hand(mixed, gain):
+    """BIC: log n / 2 for each coefficient of w (one, doubt, energy); all of it over 1.5^2."""
+    found, c = mixed
+    n = len(found.seen.sizes)
+    full = replace(found.mixture, fit=found.without.fit + gain)
+    expected = 1 / (1 + math.exp(-(gain - 1.5 * math.log(n)) / 2.25))
+    assert _weight_of_open(full, found.without, found.seen, c) == pytest.approx(expected)
+
+
+def test_sizes_are_left_out_only_where_open_rows_are_possible(monkeypatch):
+    sets, logits, _ = made(300)
+    monkeypatch.setattr("candidly.rates.sizes_mislead", lambda *args: True)
+    for weight, counts in ((0.04, True), (0.06, False)):
+        monkeypatch.setattr("candidly.rates._weight_of_open", lambda *args, weight=weight: weight)
+        found = study(read_outputs(sets, None, logits, None))
+        assert (found.mixture.size_odds is not None) == counts
+
+
+def test_the_model_is_astray_if_it_hits_no_more_often_than_chance():
+    """Of 100 singletons over 4 classes 25 +- 4.3 hold any class: at 1.645 times that, up to 32."""
+
+    def hits(n_hits, n=100, size=1):
+        hit = np.repeat([1.0, 0.0], [n_hits, n - n_hits])
+        return seen_of([([0.5, 0.5], [0])])._replace(hit=hit, sizes=np.full(n, size))
+
+    assert "in 32% of the rows; any class would be in 25%" in _astray(hits(32), 4)
+    assert _astray(hits(33), 4) is None
+    assert _astray(hits(20, n=99), 4) is None  # too few rows
+    assert _astray(hits(90, size=19), 20) is None  # hardly any class is left out
+
+
+def test_shares_of_few_rows_are_drawn_towards_none():
+    """By ten rows that count as normal."""
+    sets, logits, _ = made(99, tau1=0.3)
+    few = study(read_outputs(sets, None, logits, None))
+    full, without = shares(few.mixture, few.seen), shares(few.without, few.seen)
+    point = few.weight * full + (1 - few.weight) * without
+    assert few.estimate.closed == pytest.approx(point[1] * 99 / 109)
+    assert intervals(few.estimate).tolist() == [[0, 0, 0], [1, 1, 1]]
+
+
+def test_a_sample_of_all_rows_is_all_rows(monkeypatch):
+    monkeypatch.setattr("candidly.rates.SAMPLE", 50)
+    np.testing.assert_array_equal(sample(50), np.arange(50))
+    assert len(sample(51)) == 50
+    spread = sample(5000)
+    assert spread.min() < 1000
+    assert spread.max() > 4000
+    assert (np.diff(spread) > 0).all()
+
+
 # ---- verdicts
 
 
@@ -384,6 +544,87 @@ def test_an_estimate_can_be_passed_on():
     pd.testing.assert_frame_equal(
         audit(sets, logits=logits, rates=found.rates), audit(sets, logits=logits, rates=found)
     )
+
+
+def naive_opinion(p, members, mixture, odds):
+    """(normal, closed, open, right_in, right_out) of one row by loops; a and w are constant."""
+    c, power = len(p), POWERS[mixture.power]
+    a, w = (1 / (1 + math.exp(-theta[0])) for theta in (mixture.accuracy, mixture.openness))
+    best = max(range(c), key=lambda j: (p[j], j in members))
+    rest = sum(p[j] ** power for j in range(c) if j != best)
+    truth = []  # P(truth = j) of a known row
+    for j in range(c):
+        share = p[j] ** power / rest if rest else 1 / (c - 1)
+        lesser = (1 - mixture.floor) * share + mixture.floor / (c - 1)
+        truth.append(a if j == best else (1 - a) * lesser)
+    inside, s = sum(truth[j] for j in members), len(members)
+    normal = odds[0] * (1 - w) * (1 - mixture.closed) * inside * c / s
+    closed = odds[1] * (1 - w) * mixture.closed * (1 - inside) * c / (c - s) if s < c else 0
+    open_ = odds[2] * w * mixture.size_odds[s]
+    total = normal + closed + open_
+    right_in = normal / total * max(truth[j] for j in members) / inside
+    others = [truth[j] for j in range(c) if j not in members]
+    right_out = closed / total * max(others) / (1 - inside) if others else 0
+    return [normal / total, closed / total, open_ / total, right_in, right_out]
+
+
+ROWS = [
+    ([0.6, 0.3, 0.1], [0]),  # the best class is a candidate
+    ([0.6, 0.3, 0.1], [1]),  # it is not
+    ([0.6, 0.3, 0.1], [1, 2]),
+    ([0.6, 0.3, 0.1], [0, 2]),
+    ([0.2, 0.5, 0.3], [0, 1, 2]),  # a full set
+    ([0.9, 0.1, 0.0], [2]),  # an impossible candidate
+    ([1.0, 0.0, 0.0], [1]),  # a certain model
+    ([1.0, 0.0, 0.0], [0, 1]),
+]
+
+
+def even_handed(c, power, **changes):
+    """A mixture that judges all rows alike, whatever their scores."""
+    start = Mixture(c, np.zeros((51, 1)), power, 0.0, np.zeros(2), None, 0.5, np.ones(c + 1))
+    return replace(start, **changes)
+
+
+@pytest.mark.parametrize("power", range(len(POWERS)))
+@pytest.mark.parametrize("odds", [[1.0, 1.0, 1.0], [0.5, 2.0, 0.1]])
+def test_opinions_equal_the_naive_loop(power, odds):
+    theta = {"accuracy": np.array([1.2, 0]), "openness": np.array([-0.7, 0])}
+    sizes = np.array([1.0, 1.3, 0.8, 0.6])
+    mixture = even_handed(3, power, floor=0.1, closed=0.25, size_odds=sizes, **theta)
+    seen, judge = seen_of(ROWS), Judge(mixture, 1.0, np.array(odds))
+    opinion = _opinion(judge, seen, design(mixture, seen.scores), power)
+    expected = [naive_opinion(p, members, mixture, odds) for p, members in ROWS]
+    np.testing.assert_allclose(opinion.T, expected, atol=1e-9)
+
+
+def test_a_suggestion_is_of_the_likelier_side_and_has_its_chance_to_be_right():
+    theta = {"accuracy": np.array([1.2, 0]), "openness": np.array([-0.7, 0])}
+    mixture = even_handed(3, 1, floor=0.1, **theta)
+    kinds, suggestion = judge_rows([Judge(mixture, 1.0, np.ones(3))], seen_of(ROWS), POWERS)
+    for i, (p, members) in enumerate(ROWS):
+        normal, closed, open_, right_in, right_out = naive_opinion(p, members, mixture, [1, 1, 1])
+        assert kinds[i].tolist() == pytest.approx([normal, closed, open_])
+        others = [j for j in range(3) if j not in members]
+        side, right = (members, right_in) if normal >= closed else (others, right_out)
+        assert suggestion[i].tolist() == pytest.approx([max(side, key=lambda j: p[j]), right])
+    assert suggestion[:2, 0].tolist() == [0, 0]  # a candidate in row 0, another class in row 1
+
+
+def test_plain_opinions_are_blended_in():
+    seen = seen_of([([0.6, 0.4], [0]), ([0.8, 0.2], [1])])
+    judges = [Judge(even_handed(2, 2), 1.0, np.ones(3))]
+    np.testing.assert_allclose(judge_rows(judges, seen, POWERS)[0], [[0.5, 0.5, 0], [0.5, 0.5, 0]])
+    kinds, suggestion = judge_rows(judges, seen, POWERS, plainly=0.25)
+    np.testing.assert_allclose(kinds, [[0.525, 0.475, 0], [0.425, 0.575, 0]])
+    np.testing.assert_allclose(suggestion, [[0, 0.525], [0, 0.575]])  # each side is one class
+
+
+def test_of_equal_sides_the_candidate_is_suggested():
+    judges = [Judge(even_handed(2, 2), 1.0, np.ones(3))]
+    kinds, suggestion = judge_rows(judges, seen_of([([0.5, 0.5], [1])]), POWERS)
+    assert kinds.tolist() == [[0.5, 0.5, 0]]
+    assert suggestion[0, 0] == 1
 
 
 def test_two_mixtures_are_weighed():

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from candidly.corruption import CLOSED, KINDS, NORMAL, OPEN, corrupt, flip, intrude, misplace
+from candidly.corruption import CLOSED, KINDS, NORMAL, OPEN, _blocks, corrupt, flip, intrude, misplace
 from candidly.errors import InputError
 
 
@@ -201,6 +201,39 @@ def test_matched_sets_are_uniform_subsets():
     pairs = counts[counts > 0]
     assert len(pairs) == 6
     assert ((pairs - 2000) ** 2 / 2000).sum() < 20.5
+
+
+def test_matched_sizes_are_drawn_with_replacement():
+    """As many as there are: without replacement the counts of both sizes would be those given."""
+    sizes = np.repeat([1, 3], 50)
+    rng = np.random.default_rng(0)
+    drawn = np.array([intrude(100, 4, 0.5, rng, sizes).sum(axis=1) for _ in range(200)])
+    assert set(drawn.ravel().tolist()) == {1, 3}
+    wide = (drawn == 3).sum(axis=1)  # binomial: 100 draws, probability 1/2
+    assert wide.mean() == pytest.approx(50, abs=4 * 5 / 200**0.5)
+    assert wide.std() == pytest.approx(5, abs=1.2)
+
+
+def test_blocks_are_small_and_cover_every_row(monkeypatch):
+    monkeypatch.setattr("candidly.corruption._BLOCK", 12)
+    mask = np.zeros((10, 5), dtype=bool)
+    parts = list(_blocks(mask))
+    assert [part.shape for part in parts] == [(2, 5)] * 5
+    for part in parts:
+        part[:] = True
+    assert mask.all()
+    assert [part.shape for part in _blocks(np.zeros((3, 20), dtype=bool))] == [(1, 20)] * 3
+    drawn = flip(np.zeros(5000, dtype=np.int64), 5, 0.3, np.random.default_rng(0))[:, 1:]
+    assert drawn[:2500].mean() == pytest.approx(0.3, abs=0.02)
+    assert drawn[2500:].mean() == pytest.approx(0.3, abs=0.02)
+
+
+def test_the_least_random_number_joins_no_label_at_q_zero():
+    class Zeros:
+        def random(self, shape, dtype):
+            return np.zeros(shape, dtype)
+
+    assert flip(np.array([1, 0]), 3, 0.0, Zeros()).astype(int).tolist() == [[0, 1, 0], [1, 0, 0]]
 
 
 def naive(

@@ -5,6 +5,7 @@ import math
 import pickle
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -106,7 +107,7 @@ def test_what_is_saved_comes_back(problem, fitted, tmp_path):
     assert loaded.n_features_in_ == 64
     files = {path.name for path in (tmp_path / "model").rglob("*") if path.is_file()}
     assert files == {
-        "run.json", "metrics.jsonl", "arrays.npz", "estimator.json", "model.json", "model.safetensors",
+        "SHA256SUMS", "run.json", "metrics.jsonl", "arrays.npz", "estimator.json", "model.json", "model.safetensors",
     }  # fmt: skip
     assert [path.name for path in tmp_path.iterdir()] == ["model"]  # nothing temporary is left
 
@@ -116,7 +117,7 @@ def test_a_training_that_is_saved_is_not_written_over_by_mistake(fitted, tmp_pat
     with pytest.raises(InputError, match="exists already"):
         fitted.save(tmp_path / "model")
     fitted.save(tmp_path / "model", replace=True)
-    with pytest.raises(InputError, match=r"estimator.json is missing"):
+    with pytest.raises(InputError, match=r"SHA256SUMS cannot be read: .* is not a finished run"):
         PartialLabelClassifier.load(tmp_path)
 
 
@@ -380,6 +381,34 @@ def test_wrong_questions_are_told(iris):
         found.set_params(unknown_label=None).predict(X, reject=0.05)
     with pytest.raises(InputError, match="3 features, but PartialLabelClassifier is expecting 4"):
         found.predict(X[:, :3])
+
+
+@pytest.mark.parametrize("scale", [1e-100, 1e19, 1e37])
+def test_the_unit_of_a_table_does_not_matter(iris, scale):
+    X, sets, _ = iris
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        scaled = quick(calibrate=1).fit(scale * X, sets)
+        found = scaled.predict(scale * X, reject=0.1)
+        table = quick(epochs=3).audit(scale * X, sets, cv=2)
+    np.testing.assert_array_equal(found, quick(calibrate=1).fit(X, sets).predict(X, reject=0.1))
+    assert np.isfinite(table[["p_normal", "p_closed", "p_open"]]).all(axis=None)
+
+
+def test_inputs_too_large_for_float32_are_told_with_their_row(iris):
+    X, sets, _ = iris
+    X = X.copy()
+    found = quick(calibrate=1).fit(X, sets)
+    X[140, 2] = 1e300
+    for ask in (
+        found.predict_proba,
+        found.predict,
+        lambda X: found.predict(X, reject=0.1),
+        lambda X: quick().fit(X, sets),
+        lambda X: quick().audit(X, sets, cv=2),
+    ):
+        with pytest.raises(InputError, match=r"X holds 1e\+300 at row 140, column 2"):
+            ask(X)
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 12])
