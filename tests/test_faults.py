@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import random
 import shutil
 import subprocess
@@ -301,6 +302,15 @@ def test_a_damaged_column_name_is_refused(tmp_path):
     code, said = invoke("inspect", tmp_path / "a.parquet")
     assert code == 2, said
     assert "a.parquet" in said
+
+
+def test_a_file_name_that_is_no_text_is_refused(tmp_path):
+    path = os.fsencode(tmp_path) + b"/caf\xe9.csv"
+    with open(path, "w") as file:
+        file.write("candidates,x\ncat,1\ndog,2\n")
+    code, said = invoke("inspect", os.fsdecode(path))
+    assert code == 2
+    assert r"caf\udce9.csv': the name is not UTF-8" in said
 
 
 # ---- files that crash the reader, limits

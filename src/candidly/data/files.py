@@ -101,6 +101,10 @@ def _scan(path: Path, form: str, options: Options) -> Scan:
 
 def located(path: Path) -> Path:
     """The file; in a folder, its table."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise InputError(f"{str(path)!r}: the name is not UTF-8, which some readers need. Rename the file.") from None
     if path.is_dir():
         found = [path / name for name in METADATA if (path / name).is_file()]
         if len(found) != 1:
