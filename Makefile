@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test test-slow check format bench clean
+.PHONY: demo test test-slow test-lowest check format bench clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -19,6 +19,15 @@ test: $(STAMP)  ## All tests that belong in CI
 test-slow: $(STAMP)  ## Campaigns: timing ratios, kills, long runs
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow
 
+.venv-lowest/.installed: pyproject.toml constraints.txt tools/lowest.py
+	$(PYTHON) -m venv .venv-lowest
+	$(PYTHON) tools/lowest.py > .venv-lowest/constraints.txt
+	.venv-lowest/bin/pip install --quiet -c constraints.txt -c .venv-lowest/constraints.txt -e '.[dev]'
+	@touch $@
+
+test-lowest: .venv-lowest/.installed  ## The same tests with the lowest declared versions (torch excepted)
+	OMP_NUM_THREADS=1 .venv-lowest/bin/pytest -n 1 -m "not slow"
+
 check: $(STAMP)  ## Style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -33,5 +42,5 @@ bench: $(STAMP)  ## Speed, every part side by side with its bare cost: results/s
 	$(BIN)/python benchmarks/all.py --out results
 
 clean:
-	rm -rf .venv candidly-demo candidly-demo.partial build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf .venv .venv-lowest candidly-demo candidly-demo.partial build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
