@@ -25,8 +25,8 @@ import overhead
 import selection
 import startup
 import variants
-from candidly.store import write_json
-from candidly.views import VIEWS
+from candidly.storage.store import write_json
+from candidly.tensors.views import VIEWS
 from pairs import processor
 
 PARTS: dict[str, Callable[[], Any]] = {

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from candidly.bench.data import Problem, Source, digits, make_problem
+from candidly.bench.problems import Problem, Source, digits, make_problem
 from candidly.corruption import CLOSED, NORMAL, OPEN, misplace
 from candidly.sets import CandidateSets
 
@@ -77,7 +77,7 @@ def _digits(_tau2: float, seed: int) -> Source:
 
 def _images(known: str, pool: str) -> Callable[[float, int], Source]:
     def load(tau2: float, seed: int) -> Source:
-        from candidly.data.catalogue import load_set
+        from candidly.bench.sources.catalogue import load_set
 
         (X, y), (aux, _) = load_set(known, "train"), load_set(pool, "train")
         return _some(X.reshape(len(X), -1), y, aux.reshape(len(aux), -1), tau2, seed, 255)
@@ -90,8 +90,8 @@ def _encoded(known: str, pool: str) -> Callable[[float, int], Source]:
 
     @cache
     def features() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        from candidly.data.catalogue import load_set
-        from candidly.encoders import encode
+        from candidly.bench.sources.catalogue import load_set
+        from candidly.data.encoders import encode
 
         (X, y), (aux, _) = load_set(known, "train"), load_set(pool, "train")
         return encode(X), y, encode(aux)
@@ -159,7 +159,7 @@ def out_of_fold(
     import torch
 
     import candidly
-    from candidly.nets import build_net
+    from candidly.tensors.nets import build_net
 
     torch.set_num_threads(1)
     logits = np.empty(mask.shape, dtype=np.float32)

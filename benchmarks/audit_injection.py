@@ -13,12 +13,12 @@ import numpy as np
 from sklearn.isotonic import IsotonicRegression
 
 from audit_data import Case
+from candidly.auditing.evidence import POWERS, read_outputs
+from candidly.auditing.rates import study
+from candidly.auditing.verdicts import judge_rows, make_judges
 from candidly.corruption import CLOSED, NORMAL, OPEN
-from candidly.evidence import POWERS, read_outputs
 from candidly.injection import Injected, confident, hide_class, misplaced
 from candidly.metrics import auroc, average_precision
-from candidly.rates import study
-from candidly.verdicts import judge_rows, make_judges
 
 BINS = 15
 

@@ -20,8 +20,8 @@ import numpy as np
 
 from audit_data import REAL, SOURCES, Case, case, cells
 from candidly import estimate_rates
+from candidly.auditing.rates import RatesEstimate
 from candidly.corruption import CLOSED, OPEN
-from candidly.rates import RatesEstimate
 from candidly.scores import log_softmax
 
 INPUTS = ("probs", "logits", "features")

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from candidly.evidence import read_outputs
-from candidly.mixture import fit_mixture, shares
-from candidly.rates import study
+from candidly.auditing.evidence import read_outputs
+from candidly.auditing.mixture import fit_mixture, shares
+from candidly.auditing.rates import study
 
 SEEDS = 6
 Floats = np.ndarray

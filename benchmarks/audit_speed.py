@@ -24,7 +24,7 @@ from pairs import paired_ratio
 CHILD = """
 import sys
 import numpy as np, pandas
-import candidly.verdicts
+import candidly.auditing.verdicts
 from candidly import CandidateSets, audit
 probs, mask = (np.load(path, mmap_mode="r") for path in sys.argv[1:3])
 def peak():

@@ -22,11 +22,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from candidly import heap
 from candidly.bench.scales import SCALES
-from candidly.nets import build_net, laid_out
-from candidly.train import TOGETHER
-from candidly.views import VIEWS, make_views, rand_augment, warp
+from candidly.cli import heap
+from candidly.tensors.nets import build_net, laid_out
+from candidly.tensors.views import VIEWS, make_views, rand_augment, warp
+from candidly.training.trainer import TOGETHER
 from pairs import paired_ratio
 
 

@@ -24,7 +24,7 @@ import torch
 
 from candidly.bench.grid import ROWS, Cell, Job
 from candidly.bench.scales import SCALES, Scale
-from candidly.store import versions
+from candidly.storage.store import versions
 from pairs import processor
 from tune import train, validation_problem
 

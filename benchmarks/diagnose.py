@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from candidly.bench.data import Problem, digits, make_problem
+from candidly.bench.problems import Problem, digits, make_problem
 from candidly.bench.scales import SCALES, load_source
 from candidly.methods.cavl import CAVL
 from candidly.methods.settings import make_method
-from candidly.nets import build_net
-from candidly.train import fit
+from candidly.tensors.nets import build_net
+from candidly.training.trainer import fit
 
 LWS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # settings of the method, changes of the scheme
     "as in the table": ({}, {}),

@@ -20,8 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from candidly import encoders
-from candidly.data.catalogue import load_set
+from candidly.bench.sources.catalogue import load_set
+from candidly.data import encoders
 from pairs import paired_ratio, seconds
 
 

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from candidly import PartialLabelClassifier
-from candidly.bench.data import Problem, digits, make_problem
+from candidly.bench.problems import Problem, digits, make_problem
 from candidly.data import read_file
 from candidly.data.inputs import fit_inputs
-from candidly.estimator import FOLDS, split
 from candidly.metrics import auroc
 from candidly.scores import doubt, energy, log_softmax
+from candidly.training.estimator import FOLDS, split
 from ooc_rates import cut
 
 CELLS = ((0.1, 0.2, 0.4), (0.3, 0.2, 0.4), (0.3, 0.0, 0.0))  # q, tau1, tau2

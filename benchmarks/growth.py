@@ -59,8 +59,8 @@ def audit_job(n: int) -> Callable[[], Any]:
 def report_job(n: int) -> Callable[[], Any]:
     """From an audit to the page; the scripts are bundled before, as on any machine that has made a report."""
     from candidly import audit, estimate_rates
-    from candidly.evidence import Outputs
-    from candidly.findings import gather
+    from candidly.auditing.evidence import Outputs
+    from candidly.auditing.findings import gather
     from candidly.report.build import javascript, render
 
     sets, logits = outputs(n)

@@ -20,12 +20,12 @@ from scipy.stats import t as student
 from audit_data import QS, TAUS
 from audit_rates import add_row, read_rows
 from candidly import fit
-from candidly.bench.data import Problem, Source, make_problem, reduced
+from candidly.bench.problems import Problem, Source, make_problem, reduced
 from candidly.bench.scales import SCALES, Scale, load_source, moments
 from candidly.methods.settings import make_method
 from candidly.metrics import final_score
-from candidly.nets import build_net
-from candidly.views import make_views
+from candidly.tensors.nets import build_net
+from candidly.tensors.views import make_views
 
 
 def load(scale: Scale, q: float, tau: tuple[float, float], seed: int, validation: bool) -> Problem:

@@ -19,15 +19,15 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from candidly import heap
 from candidly.bench.scales import SCALES
+from candidly.cli import heap
 from candidly.corruption import corrupt
 from candidly.methods.pico import PiCO
 from candidly.methods.settings import make_method
-from candidly.nets import build_net
 from candidly.selection import Rates
-from candidly.train import Trainer, batches, make_scheme
-from candidly.views import make_views
+from candidly.tensors.nets import build_net
+from candidly.tensors.views import make_views
+from candidly.training.trainer import Trainer, batches, make_scheme
 from pairs import paired_ratio
 
 # name: (method, settings, scheme, passes with gradient, passes without, one inference pass over all)

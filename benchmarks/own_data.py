@@ -24,7 +24,7 @@ import numpy as np
 from candidly import CandidateSets, corrupt
 from candidly.corruption import misplace
 from candidly.data import read_file
-from candidly.export import write_sets
+from candidly.data.export import write_sets
 
 TOPICS = {
     "delivery": "parcel courier late arrived doorstep tracking delivered box shipping driver",

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
-from candidly.bench.data import Source, make_problem
+from candidly.bench.problems import Source, make_problem
 from candidly.bench.scales import CIFAR_MEAN, CIFAR_STD
-from candidly.data.images import cifar10, svhn
+from candidly.bench.sources.images import cifar10, svhn
 from candidly.methods.settings import make_method
-from candidly.nets import build_net
-from candidly.train import fit
-from candidly.views import make_views
+from candidly.tensors.nets import build_net
+from candidly.tensors.views import make_views
+from candidly.training.trainer import fit
 
 
 def main() -> None:

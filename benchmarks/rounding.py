@@ -19,9 +19,9 @@ import torch
 from candidly.bench.grid import ROWS, Cell, Job, machine, method_of, problem_of
 from candidly.bench.scales import SCALES, moments
 from candidly.metrics import final_score
-from candidly.nets import Net, build_net
-from candidly.train import fit
-from candidly.views import make_views
+from candidly.tensors.nets import Net, build_net
+from candidly.tensors.views import make_views
+from candidly.training.trainer import fit
 
 NUDGE = 1e-6
 LEARNERS = {row.name: row for row in ROWS if row.reference is None}

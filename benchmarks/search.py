@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from candidly.bench.scales import CIFAR_MEAN, CIFAR_STD
-from candidly.data.catalogue import load_set
-from candidly.nets import kaiming, whitening_filters
-from candidly.views import Views, make_views
+from candidly.bench.sources.catalogue import load_set
+from candidly.tensors.nets import kaiming, whitening_filters
+from candidly.tensors.views import Views, make_views
 from pairs import processor
 
 REFERENCE = 2.0e-3  # seconds of an image, forward and backward, of `reference_net` on a quiet core (AMD EPYC)

@@ -24,7 +24,7 @@ from torch import nn
 
 import candidly.selection
 import growth
-from candidly import heap
+from candidly.cli import heap
 from candidly.methods.ooc import OOC
 from candidly.scores import wooden_losses
 from candidly.selection import Rates, blocks, score, select

@@ -19,13 +19,13 @@ from typing import Any
 
 import torch
 
-from candidly.bench.data import Problem, Source, make_problem, reduced, supervised_problem
 from candidly.bench.grid import ROWS, Cell, Job, Row, method_of
+from candidly.bench.problems import Problem, Source, make_problem, reduced, supervised_problem
 from candidly.bench.scales import SCALES, Scale, load_source, moments
 from candidly.metrics import final_score
-from candidly.nets import build_net
-from candidly.train import Trainer, fit, make_scheme
-from candidly.views import make_views
+from candidly.tensors.nets import build_net
+from candidly.tensors.views import make_views
+from candidly.training.trainer import Trainer, fit, make_scheme
 
 VALIDATION = 5000
 CLEAN = "supervised"

@@ -24,8 +24,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from candidly import heap
-from candidly.nets import build_net, laid_out
+from candidly.cli import heap
+from candidly.tensors.nets import build_net, laid_out
 from pairs import median_interval, paired_ratio, seconds
 
 BATCH, EPOCH = 128, 50_000

@@ -15,11 +15,11 @@ import torch.multiprocessing as mp
 
 from candidly.errors import Interrupted
 from candidly.methods import METHODS, Batch
-from candidly.nets import build_net
 from candidly.selection import Rates
 from candidly.sets import CandidateSets
-from candidly.store import Run, read_metrics, writing
-from candidly.train import fit
+from candidly.storage.store import Run, read_metrics, writing
+from candidly.tensors.nets import build_net
+from candidly.training.trainer import fit
 
 N, D, C = 26, 5, 4
 SETTINGS = {"ooc": {"rates": Rates(0.2, 0.2), "warmup": 1}, "pico": {"queue_size": 40, "width": 8}}

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from candidly.annotators import LISTED, OTHERS, AnnotatorTally, wilson
+from candidly.auditing.annotators import LISTED, OTHERS, AnnotatorTally, wilson
+from candidly.auditing.posterior import class_posterior
 from candidly.data.dataset import Answers
-from candidly.posterior import class_posterior
 from candidly.sets import CandidateSets
 
 

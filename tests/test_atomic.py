@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from candidly import atomic
-from candidly.atomic import file_hash, is_held, open_lock, remove_orphans, write_atomically
 from candidly.errors import InputError
+from candidly.storage import atomic
+from candidly.storage.atomic import file_hash, is_held, open_lock, remove_orphans, write_atomically
 
 ORPHAN = ".candidly-0123456789abcdef.tmp"
 
@@ -74,7 +74,7 @@ def test_a_failed_write_leaves_the_old_file_alone(tmp_path):
 WRITER = """
 import sys, time
 from pathlib import Path
-from candidly.atomic import write_atomically
+from candidly.storage.atomic import write_atomically
 def slowly(path):
     path.write_text("half")
     print("writing", flush=True)

@@ -15,15 +15,24 @@ from hypothesis import strategies as st
 
 import candidly
 from candidly import CandidateSets, Rates, audit, corrupt, estimate_rates
+from candidly.auditing.evidence import POWERS, make_reference, observe, read_outputs
+from candidly.auditing.mixture import (
+    Mixture,
+    design,
+    explain,
+    fit_mixture,
+    shares,
+    sizes_mislead,
+    standard_errors,
+    support,
+)
+from candidly.auditing.rates import RatesEstimate, _astray, _bounds, _estimate, _weight_of_open, lured, sample, study
+from candidly.auditing.verdicts import Judge, _opinion, judge_rows, make_judges
 from candidly.corruption import CLOSED, NORMAL, OPEN
 from candidly.errors import InputError
-from candidly.evidence import POWERS, make_reference, observe, read_outputs
 from candidly.injection import confident, hide_class, misplaced, rehearse
 from candidly.metrics import average_precision
-from candidly.mixture import Mixture, design, explain, fit_mixture, shares, sizes_mislead, standard_errors, support
-from candidly.rates import RatesEstimate, _astray, _bounds, _estimate, _weight_of_open, lured, sample, study
 from candidly.scores import log_softmax, wooden_losses
-from candidly.verdicts import Judge, _opinion, judge_rows, make_judges
 
 COLUMNS = [
     "id", "verdict", "p_normal", "p_closed", "p_open", "suggested_label", "suggested_probability",
@@ -369,7 +378,7 @@ def test_intervals_are_of_the_mixture_with_open_rows_if_it_is_sure(mixed, weight
 @pytest.mark.parametrize(("weight", "alone"), [(0.98, False), (0.5, False), (0.0, False), (1.0, True)])
 def test_intervals_span_both_mixtures_if_either_may_hold(mixed, weight, alone, monkeypatch):
     """Also if only sizes speak for open rows (`support` is negative)."""
-    monkeypatch.setattr("candidly.rates.support", lambda *args: -1.0 if alone else 1.0)
+    monkeypatch.setattr("candidly.auditing.rates.support", lambda *args: -1.0 if alone else 1.0)
     found, c = mixed
     fits = [found.mixture, found.without]
     estimate = _estimate(fits, weight, found.seen, c)
@@ -382,7 +391,7 @@ def test_intervals_span_both_mixtures_if_either_may_hold(mixed, weight, alone, m
 
 
 def test_without_the_evidence_of_sizes_the_contents_are_believed(mixed, monkeypatch):
-    monkeypatch.setattr("candidly.rates.support", lambda *args: -1.0)
+    monkeypatch.setattr("candidly.auditing.rates.support", lambda *args: -1.0)
     found, c = mixed
     sizeless = replace(found.mixture, size_odds=None)
     estimate = _estimate([sizeless, found.without], 1.0, found.seen, c)
@@ -406,7 +415,7 @@ def test_notes_say_what_cannot_be_told(mixed, monkeypatch):
     found, c = mixed
 
     def notes(weight, support):
-        monkeypatch.setattr("candidly.rates.support", lambda *args: support)
+        monkeypatch.setattr("candidly.auditing.rates.support", lambda *args: support)
         return " ".join(_estimate([found.mixture, found.without], weight, found.seen, c).notes)
 
     assert "cannot tell open rows" in notes(0.98, 1.0)
@@ -425,14 +434,14 @@ def test_bounds_where_candidates_follow_the_ranking(mixed, monkeypatch):
     most = share + 1.645 * spread / len(missed) ** 0.5 + 0.015
     hidden = most / (1 - sum(seen.sizes) / len(seen.sizes) / c)
     np.testing.assert_allclose(_bounds(seen, c), [most, hidden, hidden])
-    monkeypatch.setattr("candidly.rates.lured", lambda *args: 3.6)
+    monkeypatch.setattr("candidly.auditing.rates.lured", lambda *args: 3.6)
     bounded = intervals(_estimate([found.mixture, found.without], 1.0, seen, c))
     high = np.maximum(limits(found.mixture, seen)[1], [most, hidden, hidden])
     np.testing.assert_allclose(bounded, [np.zeros(3), np.clip(high, 0, 1)])
-    monkeypatch.setattr("candidly.rates._bounds", lambda *args: np.zeros(3))
+    monkeypatch.setattr("candidly.auditing.rates._bounds", lambda *args: np.zeros(3))
     bounded = intervals(_estimate([found.mixture, found.without], 1.0, seen, c))
     np.testing.assert_allclose(bounded[1], np.clip(limits(found.mixture, seen)[1], 0, 1))
-    monkeypatch.setattr("candidly.rates.lured", lambda *args: 3.4)
+    monkeypatch.setattr("candidly.auditing.rates.lured", lambda *args: 3.4)
     assert intervals(_estimate([found.mixture, found.without], 1.0, seen, c))[0].min() > 0
 
 
@@ -461,9 +470,9 @@ def test_the_weight_of_open_rows_by_hand(mixed, gain):
 
 def test_sizes_are_left_out_only_where_open_rows_are_possible(monkeypatch):
     sets, logits, _ = made(300)
-    monkeypatch.setattr("candidly.rates.sizes_mislead", lambda *args: True)
+    monkeypatch.setattr("candidly.auditing.rates.sizes_mislead", lambda *args: True)
     for weight, counts in ((0.04, True), (0.06, False)):
-        monkeypatch.setattr("candidly.rates._weight_of_open", lambda *args, weight=weight: weight)
+        monkeypatch.setattr("candidly.auditing.rates._weight_of_open", lambda *args, weight=weight: weight)
         found = study(read_outputs(sets, None, logits, None))
         assert (found.mixture.size_odds is not None) == counts
 
@@ -492,7 +501,7 @@ def test_shares_of_few_rows_are_drawn_towards_none():
 
 
 def test_a_sample_of_all_rows_is_all_rows(monkeypatch):
-    monkeypatch.setattr("candidly.rates.SAMPLE", 50)
+    monkeypatch.setattr("candidly.auditing.rates.SAMPLE", 50)
     np.testing.assert_array_equal(sample(50), np.arange(50))
     assert len(sample(51)) == 50
     spread = sample(5000)
@@ -699,17 +708,17 @@ def test_two_mixtures_are_weighed():
 def test_blocks_and_memory_maps_change_nothing(block, tmp_path, monkeypatch):
     sets, logits, _ = made(500, tau1=0.2, tau2=0.2)
     X = np.random.default_rng(0).normal(size=(len(sets), 3))
-    monkeypatch.setattr("candidly.rates.SAMPLE", 400)
+    monkeypatch.setattr("candidly.auditing.rates.SAMPLE", 400)
     whole = audit(sets, logits=logits, features=X)
     np.save(tmp_path / "logits.npy", logits)
-    monkeypatch.setattr("candidly.evidence.BLOCK", block)
+    monkeypatch.setattr("candidly.auditing.evidence.BLOCK", block)
     mapped = np.load(tmp_path / "logits.npy", mmap_mode="r")
     pd.testing.assert_frame_equal(audit(sets, logits=mapped, features=X), whole)
 
 
 def test_rows_beyond_the_sample_are_judged_too(monkeypatch):
     sets, logits, truth = made(2000, c=10, tau1=0.2, sharp=6.0)
-    monkeypatch.setattr("candidly.rates.SAMPLE", 600)
+    monkeypatch.setattr("candidly.auditing.rates.SAMPLE", 600)
     table = audit(sets, logits=logits)
     assert (table.verdict == "closed")[truth.kinds == CLOSED].mean() > 0.9
 
@@ -900,7 +909,7 @@ def test_rows_share_what_full_sets_cannot_be(rows, monkeypatch):
 def test_a_full_set_beyond_the_sample_is_normal(monkeypatch):
     sets, logits, _ = made(400, c=4)
     mask = sets.dense() & (np.arange(4) < 3) | np.eye(4, dtype=bool)[sets.indices[sets.indptr[:-1]]]
-    monkeypatch.setattr("candidly.rates.SAMPLE", 100)
+    monkeypatch.setattr("candidly.auditing.rates.SAMPLE", 100)
     row = int(np.setdiff1d(np.arange(400), sample(400))[0])
     mask[row] = True
     mask[np.setdiff1d(np.arange(400), row), 3] = False
@@ -921,7 +930,7 @@ def test_the_outside_share_never_exceeds_one(monkeypatch):
     closed, open_ = 0.1, np.nextafter(0.9, 1)
     assert closed + open_ > 1
     found = np.array([0.0, closed, open_])
-    monkeypatch.setattr("candidly.rates.shares", lambda mixture, seen: found)
+    monkeypatch.setattr("candidly.auditing.rates.shares", lambda mixture, seen: found)
     sets, logits, _ = made(200, tau1=0.3)
     found = estimate_rates(sets, logits=logits)
     assert found.outside == found.outside_interval[1] == 1

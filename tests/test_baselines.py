@@ -14,7 +14,7 @@ from torch import nn
 
 from candidly.errors import InputError
 from candidly.methods import METHODS, Batch
-from candidly.nets import MLP
+from candidly.tensors.nets import MLP
 
 CC, PRODEN, LWS, CAVL, PiCO, CRDPLL = (METHODS[k] for k in ("cc", "proden", "lws", "cavl", "pico", "crdpll"))
 NAMES = ("cc", "proden", "lws", "cavl", "pico", "crdpll")

@@ -15,7 +15,7 @@ from candidly.bench import commands, grid, scales, tables
 from candidly.bench.grid import Cell, Job, Row, plan, results, run_jobs, table_jobs
 from candidly.bench.scales import SCALES
 from candidly.errors import InputError, TrainingError
-from candidly.store import LOCK, partial_folder, writing
+from candidly.storage.store import LOCK, partial_folder, writing
 
 ROOT = Path(__file__).parent.parent
 

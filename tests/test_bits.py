@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from candidly import bits
-from candidly.bits import Bits
+from candidly.tensors import bits
+from candidly.tensors.bits import Bits
 
 
 @pytest.mark.parametrize("width", [1, 7, 8, 9, 10, 100])

@@ -16,10 +16,10 @@ import typer
 from children import ended
 from sklearn.datasets import load_digits
 
-from candidly import cli
+from candidly.cli import app as cli
 from candidly.methods import METHODS
-from candidly.predictor import Predictor
-from candidly.store import read_arrays, read_metrics
+from candidly.storage.store import read_arrays, read_metrics
+from candidly.training.predictor import Predictor
 
 
 def run(*arguments, cwd=None, code=0):

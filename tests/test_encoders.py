@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from candidly import encoders
-from candidly.encoders import LITE0, encode, lite0_graph
+from candidly.data import encoders
+from candidly.data.encoders import LITE0, encode, lite0_graph
 from candidly.errors import InputError
 
 needs_onnx = pytest.mark.skipif(

@@ -19,12 +19,13 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from candidly import CandidateSets, PartialLabelClassifier, Rates, corrupt, estimator
-from candidly.bench.data import digits, make_problem
+from candidly import CandidateSets, PartialLabelClassifier, Rates, corrupt
+from candidly.bench.problems import digits, make_problem
 from candidly.errors import InputError
 from candidly.methods import METHODS
 from candidly.methods.base import defaults
-from candidly.nets import Linear
+from candidly.tensors.nets import Linear
+from candidly.training import estimator
 
 
 @parametrize_with_checks([PartialLabelClassifier(epochs=30)])  # none is expected to fail
@@ -317,7 +318,9 @@ def test_each_row_is_judged_by_a_net_that_did_not_see_it(monkeypatch):
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(200, 20)), rng.integers(2, size=200)
     seen = {}
-    monkeypatch.setattr("candidly.verdicts.audit", lambda sets, **given: seen.update(given, sets=sets) or "table")
+    monkeypatch.setattr(
+        "candidly.auditing.verdicts.audit", lambda sets, **given: seen.update(given, sets=sets) or "table"
+    )
     classifier = quick("cc", epochs=40, rates=Rates(0.1, 0.2))
     assert classifier.audit(X, y, cv=4, ids=range(200)) == "table"
     assert not hasattr(classifier, "n_features_in_")  # it is still not fitted

@@ -19,12 +19,12 @@ from scipy import sparse
 from scipy.io import savemat
 from typer.testing import CliRunner
 
-from candidly.atomic import file_hash
-from candidly.cli import app
+from candidly.cli.app import app
 from candidly.data import read_file
 from candidly.data.guard import allowed_memory, as_bytes, refuse_larger_than_memory
 from candidly.data.inputs import fit_inputs
 from candidly.errors import InputError
+from candidly.storage.atomic import file_hash
 
 HOSTILE = Path(__file__).parent / "hostile"
 CANDIDLY = [sys.executable, "-m", "candidly"]

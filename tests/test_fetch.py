@@ -21,9 +21,9 @@ import numpy as np
 import pytest
 from children import ended
 
-from candidly.data import fetch
-from candidly.data.catalogue import SETS, load_set, survey
-from candidly.data.fetch import fetch_set
+from candidly.bench.sources.catalogue import SETS, load_set, survey
+from candidly.bench.sources.fetch import fetch_set
+from candidly.bench.sources import fetch
 from candidly.errors import InputError
 
 ARCHIVE, FOLDER = "cifar-100-binary.tar.gz", "cifar-100-binary"
@@ -344,7 +344,7 @@ TINY_SHA = hashlib.sha256(WHOLE).hexdigest()
 TINY = f"""
 from dataclasses import replace
 from runpy import run_module
-from candidly.data.catalogue import SETS
+from candidly.bench.sources.catalogue import SETS
 chosen = SETS["cifar100"]
 tiny = replace(chosen.downloads[0], sha256="{TINY_SHA}", size={len(WHOLE)})
 SETS["cifar100"] = replace(chosen, downloads=(tiny,))

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from candidly.bench import commands, figures, scales
-from candidly.bench.data import digits, make_problem, reduced
 from candidly.bench.grid import SWEEPS, Cell, Job, Row, method_of, problem_of, run_jobs, sweep_rows, table_jobs
+from candidly.bench.problems import digits, make_problem, reduced
 from candidly.bench.scales import SCALES
 from candidly.errors import InputError
 

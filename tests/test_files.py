@@ -690,7 +690,7 @@ def test_rows_of_several_annotators_are_one_example_to_classify_too(write):
 
 def test_heavy_libraries_are_imported_late():
     code = (
-        "import sys, candidly.data.files, candidly.data.facts, candidly.export;"
+        "import sys, candidly.data.files, candidly.data.facts, candidly.data.export;"
         "print([m for m in ('pandas', 'pyarrow', 'sklearn', 'torch', 'PIL') if m in sys.modules])"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"

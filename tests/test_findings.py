@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from candidly.evidence import Outputs
-from candidly.findings import CLASSES, CURVE, POINTS, SUSPECTS, gather
+from candidly.auditing.evidence import Outputs
+from candidly.auditing.findings import CLASSES, CURVE, POINTS, SUSPECTS, gather
+from candidly.auditing.rates import RatesEstimate
+from candidly.cli.summary import render
 from candidly.metrics import audit_quality
-from candidly.rates import RatesEstimate
 from candidly.sets import CandidateSets
-from candidly.summary import render
 
 ESTIMATE = RatesEstimate(0.2, 0.1, 0.3, (0.1, 0.3), (0.0, 0.2), (0.2, 0.4), ("a note",))
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from candidly import heap
+from candidly.cli import heap
 
 
 def resident():

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from candidly.data.catalogue import SETS, load_set, locate
-from candidly.data.images import cifar10, cifar100, idx_images, imagenet32, read_idx, svhn
+from candidly.bench.sources.catalogue import SETS, load_set, locate
+from candidly.bench.sources.images import cifar10, cifar100, idx_images, imagenet32, read_idx, svhn
 from candidly.errors import InputError
 
 RNG = np.random.default_rng(0)

@@ -118,7 +118,7 @@ def test_images_go_through_the_encoder(tmp_path, write, monkeypatch):
         seen.append((images.shape, encoder, resolution))
         return np.zeros((len(images), 7), dtype=np.float32)
 
-    monkeypatch.setattr("candidly.encoders.encode", encode)
+    monkeypatch.setattr("candidly.data.encoders.encode", encode)
     Image.new("L", (4, 3), 77).save(tmp_path / "a.png")
     _, X = fit_inputs(read_file(write("image,candidates\na.png,cat\n")))
     assert X.shape == (1, 7)

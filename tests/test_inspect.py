@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from candidly.console.terminal import printable, printable_lines
 from candidly.data import read_file
 from candidly.data.facts import disjoint_pairs, gather, similar_names
 from candidly.sets import CandidateSets
-from candidly.terminal import printable, printable_lines
 
 NONE = {"rows": 0, "columns": {}}
 

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from candidly.losses import cc
 from candidly.methods import METHODS, Method
 from candidly.methods.base import forward_views
-from candidly.nets import build_net
 from candidly.sets import CandidateSets
+from candidly.tensors.nets import build_net
 
 LAWS = [
     laws.law_finite_and_differentiable,

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from candidly.errors import InputError
-from candidly.nets import NETS, build_net, embed, feature_width
+from candidly.tensors.nets import NETS, build_net, embed, feature_width
 
 
 def test_the_papers_resnet_has_its_size():

@@ -15,7 +15,7 @@ from candidly.methods.ooc import OOC
 from candidly.methods.proden import PRODEN
 from candidly.selection import Rates, Selection
 from candidly.sets import CandidateSets
-from candidly.train import fit
+from candidly.training.trainer import fit
 
 N, C, EPOCHS = 40, 4, 12  # driven by hand, of a training of 80 epochs: its warm-up of 0.1 is 8 epochs
 COUNTS = CLOSED, OPEN = 9, 12

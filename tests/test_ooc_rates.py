@@ -12,7 +12,7 @@ from candidly.errors import InputError
 from candidly.methods import METHODS
 from candidly.methods.ooc import OOC
 from candidly.methods.settings import make_method, parse_settings
-from candidly.nets import build_net
+from candidly.tensors.nets import build_net
 
 
 class Automatic(OOC):

@@ -5,15 +5,15 @@ import pytest
 import torch
 from torch import nn
 
-from candidly import precision
 from candidly.bench.grid import ROWS, Cell, Job
 from candidly.bench.scales import SCALES
 from candidly.errors import InputError
 from candidly.methods import METHODS
-from candidly.nets import build_net
-from candidly.precision import Lowered, require_bfloat16
-from candidly.store import writing
-from candidly.train import fit, make_scheme
+from candidly.storage.store import writing
+from candidly.tensors import precision
+from candidly.tensors.nets import build_net
+from candidly.tensors.precision import Lowered, require_bfloat16
+from candidly.training.trainer import fit, make_scheme
 
 works = pytest.mark.skipif(bool(precision._ended_by()), reason="bfloat16 ends the process on this processor")
 

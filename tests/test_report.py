@@ -11,10 +11,10 @@ import pytest
 from PIL import Image
 
 from candidly import CandidateSets, audit, estimate_rates
+from candidly.auditing.evidence import Outputs
+from candidly.auditing.findings import POINTS, gather
 from candidly.data import read_file
 from candidly.data.dataset import Answers
-from candidly.evidence import Outputs
-from candidly.findings import POINTS, gather
 from candidly.report.build import UNTOLD, render, without_rows
 from candidly.report.charts import _counts, charts
 from candidly.report.previews import previews

@@ -16,11 +16,11 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 import candidly
-from candidly.atomic import file_hash
 from candidly.data import read_file
-from candidly.runs import Training, corrected
 from candidly.sets import CandidateSets
-from candidly.store import writing
+from candidly.storage.atomic import file_hash
+from candidly.storage.store import writing
+from candidly.workspace.jobs import Training, corrected
 
 CLASSES = ["ant", "bee", "cat", "<b>dog</b>", "emu", "fox"]
 FILES = ["SHA256SUMS", "audit.csv", "audit.parquet", "findings.json", "report.html", "run.json"]
@@ -240,7 +240,7 @@ def probs_for(folder, n=1500):
 def test_audit_needs_no_training_and_no_torch(tmp_path):
     outside = probs_for(tmp_path)
     code = (
-        "import sys; from candidly.cli import app\n"
+        "import sys; from candidly.cli.app import app\n"
         "try: app(sys.argv[1:])\n"
         "except SystemExit as end: print('torch' in sys.modules, end.code, file=sys.stderr)"
     )

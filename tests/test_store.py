@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from candidly.atomic import write_atomically
 from candidly.errors import InputError, RunBusyError, TrainingError
-from candidly.nets import build_net
-from candidly.predictor import Predictor
 from candidly.sets import CandidateSets
-from candidly.store import (
+from candidly.storage.atomic import write_atomically
+from candidly.storage.store import (
     CHECKPOINT,
     LOCK,
     REPLACED,
@@ -28,6 +26,8 @@ from candidly.store import (
     verify,
     writing,
 )  # fmt: skip
+from candidly.tensors.nets import build_net
+from candidly.training.predictor import Predictor
 
 
 def test_a_finished_run_has_everything(tmp_path):
@@ -313,8 +313,8 @@ def test_a_planted_lock_is_refused_and_its_target_kept(tmp_path):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-import candidly.atomic, candidly.store as store
-from candidly.store import writing
+import candidly.storage.atomic, candidly.storage.store as store
+from candidly.storage.store import writing
 how, path = sys.argv[1:]
 die = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
 def after(function, count):

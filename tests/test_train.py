@@ -14,17 +14,17 @@ import torch
 from children import ended
 
 from candidly import CandidateSets, corrupt, fit
-from candidly.bench.data import digits, make_problem
+from candidly.bench.problems import digits, make_problem
 from candidly.errors import InputError, TrainingError
 from candidly.methods import METHODS, base
 from candidly.methods.settings import make_method
 from candidly.metrics import accuracy, auroc, final_score, selection_quality
-from candidly.nets import build_net
-from candidly.predictor import Predictor, predict
 from candidly.selection import Rates, Selection
-from candidly.store import read_metrics, writing
-from candidly.train import SCHEMES, batches, find_device, make_scheme, seeded
-from candidly.views import ImageViews, make_views
+from candidly.storage.store import read_metrics, writing
+from candidly.tensors.nets import build_net
+from candidly.tensors.views import ImageViews, make_views
+from candidly.training.predictor import Predictor, predict
+from candidly.training.trainer import SCHEMES, batches, find_device, make_scheme, seeded
 
 
 def images(n=24, seed=0):
@@ -80,7 +80,7 @@ def test_views_of_several_batches_are_made_together(monkeypatch):
 
     monkeypatch.setattr(ImageViews, "__call__", counted)
     for together in (0, 3 * 4 * X[0].size, 1 << 21):
-        monkeypatch.setattr("candidly.train.TOGETHER", together)
+        monkeypatch.setattr("candidly.training.trainer.TOGETHER", together)
         made.clear()
         model = build_net("conv", (3, 8, 8), 3)
         fit(model, X, CandidateSets([[label] for label in y], classes=range(3)), "cc", epochs=1, batch_size=4)
@@ -239,7 +239,7 @@ CHILD = """
 import sys, time, numpy as np
 sys.path.insert(0, {tests!r})
 import laws
-from candidly.store import writing
+from candidly.storage.store import writing
 from candidly.errors import Interrupted
 laws.METHODS["cc"].epoch_start = lambda self, epoch, predict_all: time.sleep(0.05)
 try:

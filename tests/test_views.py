@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from candidly.errors import InputError
-from candidly.views import (
+from candidly.tensors.views import (
     COLOUR,
     GEOMETRY,
     VIEWS,
@@ -164,7 +164,7 @@ def test_mirror_is_numpys_reflection() -> None:
 def test_cutout_blackens_at_most_a_square_of_half_the_height(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in COLOUR:  # leave only crop, flip and Cutout
         monkeypatch.setitem(COLOUR, name, lambda x, m: x)
-    monkeypatch.setattr("candidly.views.moves", lambda choice, m, h, w: torch.eye(3).expand(len(m), 3, 3))
+    monkeypatch.setattr("candidly.tensors.views.moves", lambda choice, m, h, w: torch.eye(3).expand(len(m), 3, 3))
     views = make_views(np.full((1, 32, 32, 3), 100, np.uint8), **CIFAR)
     batch = pixels(views, views(torch.zeros(2000, dtype=torch.long), "strong", rng()))
     assert np.unique(batch.round(3)).tolist() == [0, 100]
@@ -374,7 +374,7 @@ def test_strong_crops_from_a_mirrored_frame() -> None:
 def test_strong_views_of_narrow_images_show_nothing_of_others(shape: tuple[int, int], monkeypatch) -> None:
     for name in COLOUR:
         monkeypatch.setitem(COLOUR, name, lambda x, m: x)
-    monkeypatch.setattr("candidly.views.moves", lambda choice, m, h, w: torch.eye(3).expand(len(m), 3, 3))
+    monkeypatch.setattr("candidly.tensors.views.moves", lambda choice, m, h, w: torch.eye(3).expand(len(m), 3, 3))
     own = torch.arange(10, 60, dtype=torch.uint8)
     views = make_views(own[:, None, None, None].expand(50, *shape, 3).clone(), **CIFAR)
     batch = pixels(views, views(torch.arange(50), "strong", rng())).round()
@@ -557,7 +557,7 @@ def test_wrong_data_are_named(X: object, message: str) -> None:
 
 
 def test_rows_too_far_from_the_mean_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("candidly.views.BLOCK", 2)
+    monkeypatch.setattr("candidly.tensors.views.BLOCK", 2)
     with pytest.raises(InputError, match=r"row 3, column 1 is -1e\+40 standard deviations from"):
         make_views([[0, 0], [1, 1], [0, 1], [1, -1e30]], mean=[0.0, 0.0], std=[1.0, 1e-10])
 
@@ -585,5 +585,7 @@ def test_wrong_settings_are_named() -> None:
 
 
 def test_no_image_library_is_imported() -> None:
-    code = "import sys, candidly.views; print([m for m in ('torchvision', 'kornia', 'PIL') if m in sys.modules])"
+    code = (
+        "import sys, candidly.tensors.views; print([m for m in ('torchvision', 'kornia', 'PIL') if m in sys.modules])"
+    )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

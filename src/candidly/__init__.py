@@ -6,26 +6,26 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from candidly.auditing.rates import RatesEstimate as RatesEstimate
+    from candidly.auditing.rates import estimate_rates as estimate_rates
+    from candidly.auditing.verdicts import audit as audit
     from candidly.corruption import Truth as Truth
     from candidly.corruption import corrupt as corrupt
-    from candidly.estimator import PartialLabelClassifier as PartialLabelClassifier
-    from candidly.rates import RatesEstimate as RatesEstimate
-    from candidly.rates import estimate_rates as estimate_rates
     from candidly.selection import Rates as Rates
     from candidly.sets import CandidateSets as CandidateSets
-    from candidly.train import fit as fit
-    from candidly.verdicts import audit as audit
+    from candidly.training.estimator import PartialLabelClassifier as PartialLabelClassifier
+    from candidly.training.trainer import fit as fit
 
 _HOMES = {
     "CandidateSets": "sets",
-    "PartialLabelClassifier": "estimator",
+    "PartialLabelClassifier": "training.estimator",
     "Rates": "selection",
     "Truth": "corruption",
-    "RatesEstimate": "rates",
-    "audit": "verdicts",
+    "RatesEstimate": "auditing.rates",
+    "audit": "auditing.verdicts",
     "corrupt": "corruption",
-    "estimate_rates": "rates",
-    "fit": "train",
+    "estimate_rates": "auditing.rates",
+    "fit": "training.trainer",
 }
 __all__ = [
     "CandidateSets",

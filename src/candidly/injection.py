@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from candidly.auditing.evidence import POWERS, Outputs, read_outputs
+from candidly.auditing.rates import Study, sample, study
+from candidly.auditing.verdicts import judge_rows, make_judges
 from candidly.corruption import misplace
-from candidly.evidence import POWERS, Outputs, read_outputs
 from candidly.metrics import auroc
-from candidly.rates import Study, sample, study
 from candidly.sets import CandidateSets
-from candidly.verdicts import judge_rows, make_judges
 
 SURE = 0.9  # probability above which a row is confidently normal, with a label
 SHARE = 0.1  # of the rows, made closed

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from candidly.bench import figures
-from candidly.bench.data import Source
 from candidly.bench.grid import (
     ROWS,
     TAUS,
@@ -27,15 +26,16 @@ from candidly.bench.grid import (
     sweep_rows,
     table_jobs,
 )
+from candidly.bench.problems import Source
 from candidly.bench.scales import SCALES, Scale, load_source
+from candidly.bench.sources.catalogue import SETS
 from candidly.bench.tables import FORMATS, as_markdown, make_table
 from candidly.checks import one_of
 from candidly.corruption import KINDS
-from candidly.data.catalogue import SETS
 from candidly.errors import InputError, TrainingError
 from candidly.methods.ooc import warmup_epochs
-from candidly.store import write_atomically
-from candidly.train import make_scheme
+from candidly.storage.store import write_atomically
+from candidly.training.trainer import make_scheme
 
 TABLES = ("table1", "table2", "params")
 FIGURES = ("losses", "precision", "params", "examples")

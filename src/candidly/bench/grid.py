@@ -19,22 +19,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from candidly.bench.data import Problem, make_problem, reduced, supervised_problem, true_selection
 from candidly.bench.figures import loss_histograms, typical_examples
 from candidly.bench.oracle import Oracle
+from candidly.bench.problems import Problem, make_problem, reduced, supervised_problem, true_selection
 from candidly.bench.scales import Scale, load_source, moments, require_data
+from candidly.console.progress import bar
 from candidly.errors import InputError, RunBusyError
 from candidly.methods import METHODS, Method
 from candidly.methods.base import defaults
 from candidly.methods.ooc import OOC, warmup_epochs
 from candidly.methods.settings import make_method
 from candidly.metrics import final_score
-from candidly.nets import build_net
-from candidly.progress import bar
 from candidly.selection import Rates
-from candidly.store import is_locked, read_json, versions, write_json, writing
-from candidly.train import Fitted, find_device, fit, make_scheme
-from candidly.views import make_views
+from candidly.storage.store import is_locked, read_json, versions, write_json, writing
+from candidly.tensors.nets import build_net
+from candidly.tensors.views import make_views
+from candidly.training.trainer import Fitted, find_device, fit, make_scheme
 
 RESULT = {"key", "scale", "cell", "row", "seed", "score", "seconds", "curves"}  # what a result holds at least
 QS, TAUS = (0.1, 0.3, 0.5), ((0.2, 0.4), (0.3, 0.6))

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from candidly.bench.data import Source, digits
-from candidly.data.catalogue import load_set, require
+from candidly.bench.problems import Source, digits
+from candidly.bench.sources.catalogue import load_set, require
 from candidly.errors import InputError
 
 CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
@@ -31,7 +31,7 @@ class Encoding:
     components: int = 256
 
     def of(self, images: np.ndarray, *, versions: bool) -> np.ndarray:
-        from candidly.encoders import encode, encode_versions
+        from candidly.data.encoders import encode, encode_versions
 
         if versions:
             return encode_versions(images, self.encoder, copies=self.copies, resolution=self.resolution)

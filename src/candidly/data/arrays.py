@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from candidly.atomic import file_hash
 from candidly.data.dataset import NO_CLASS, UNKNOWN, Dataset, Examples, Options, Source
 from candidly.data.guard import ROW_BYTES, refuse_larger_than_memory, to_float32
 from candidly.data.labels import find, says_no_class, to_sets
 from candidly.data.matlab import load_mat
 from candidly.errors import InputError
 from candidly.sets import CandidateSets, label_array
+from candidly.storage.atomic import file_hash
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from candidly.console.terminal import counted, grid, printable
 from candidly.data.dataset import NO_CLASS, UNKNOWN, Dataset, Examples
 from candidly.sets import CandidateSets
-from candidly.terminal import counted, grid, printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -14,7 +14,7 @@ from candidly.data.dataset import Examples
 from candidly.data.guard import is_number, refuse_larger_than_memory
 from candidly.data.pictures import load_image, load_images
 from candidly.errors import InputError
-from candidly.store import read_json, write_atomically, write_json
+from candidly.storage.store import read_json, write_atomically, write_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,7 +70,7 @@ def fit_inputs(examples: Examples, *, encoder: str = "lite0") -> tuple[InputTran
             f"{examples.source.path} holds labels but nothing to learn from. Add columns of features, text or images, "
             "or audit the outputs of a model of your own."
         )
-    from candidly.encoders import ENCODERS
+    from candidly.data.encoders import ENCODERS
 
     transform = _fit(examples, one_of(encoder, ("none", *ENCODERS), "encoder"))
     return transform, transform.apply(examples)
@@ -234,7 +234,7 @@ def _apply_images(transform: InputTransform, examples: Examples) -> NDArray[Any]
         )
     if transform.facts["encoder"] == "none":
         return images
-    from candidly.encoders import encode
+    from candidly.data.encoders import encode
 
     return encode(images, transform.facts["encoder"], resolution=RESOLUTION)
 

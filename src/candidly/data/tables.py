@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from candidly.atomic import file_hash
 from candidly.data.dataset import UNKNOWN, Answers, Dataset, Examples, Options, Source
 from candidly.data.guard import inside, refuse_larger_than_memory, to_float32
 from candidly.data.labels import LabelColumn, Where, indices, is_text, settle, to_sets, true_indices, unproposed
@@ -18,6 +17,7 @@ from candidly.data.roles import Roles, assign
 from candidly.data.scan import Scan, decoded
 from candidly.errors import InputError
 from candidly.sets import CandidateSets
+from candidly.storage.atomic import file_hash
 
 if TYPE_CHECKING:
     import pandas as pd

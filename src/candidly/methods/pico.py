@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from candidly.checks import number, one_of, whole
-from candidly.distributed import gather, local_part
 from candidly.losses import Partition, soft_ce, supcon
 from candidly.methods.base import Batch, Method, uniform_confidence
-from candidly.nets import embed, feature_width
+from candidly.tensors.distributed import gather, local_part
+from candidly.tensors.nets import embed, feature_width
 
 
 class PiCO(Method):

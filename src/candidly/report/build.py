@@ -8,10 +8,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from candidly.findings import LEAST
+from candidly.auditing.findings import LEAST
+from candidly.console.terminal import counted
 from candidly.report.charts import charts
-from candidly.store import read_json, write_atomically
-from candidly.terminal import counted
+from candidly.storage.store import read_json, write_atomically
 
 REPORT, FINDINGS = "report.html", "findings.json"
 # What findings hold that are not of a file.
@@ -28,7 +28,7 @@ def write_report(folder: str | Path, *, rows: bool = True) -> Path:
 
 
 def render(findings: dict[str, Any], *, rows: bool = True) -> str:
-    """The page of what `candidly.findings.gather` found, and of where it came from (see `UNTOLD`)."""
+    """The page of what `candidly.auditing.findings.gather` found, and of where it came from (see `UNTOLD`)."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     shown = UNTOLD | (findings if rows else without_rows(findings))

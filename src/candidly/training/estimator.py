@@ -20,19 +20,19 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
-from candidly import train
 from candidly.checks import number, one_of, whole
 from candidly.errors import InputError
 from candidly.methods import METHODS, Method
 from candidly.methods.base import defaults
 from candidly.methods.settings import make_method
-from candidly.nets import build_net
-from candidly.predictor import Predictor
 from candidly.scores import energy
 from candidly.selection import Rates, Selection
 from candidly.sets import CandidateSets, label_array
-from candidly.store import Run, read_arrays, read_json, read_metrics, verify, write_json, writing
-from candidly.views import make_views
+from candidly.storage.store import Run, read_arrays, read_json, read_metrics, verify, write_json, writing
+from candidly.tensors.nets import build_net
+from candidly.tensors.views import make_views
+from candidly.training import trainer as train
+from candidly.training.predictor import Predictor
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,9 +57,9 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         names for `GridSearchCV`: `{"alpha": [0.5, 1]}`. `ooc` warms up for 0.3 of the training unless told.
     preset: of the method's settings; "auto": `robust`, if the method has it.
     rates: `Rates(closed, open)`, or "auto": estimated from the outputs; for `ooc`, and for `audit`.
-    net: a name of `candidly.nets.NETS`; "auto": `mlp` for tables, `fastconv` for images; or a function of (shape,
+    net: a name of `candidly.tensors.nets.NETS`; "auto": `mlp` for tables, `fastconv` for images; or a function of (shape,
         number of classes) that gives a module.
-    scheme, epochs, batch_size, lr, weight_decay: see `candidly.train.SCHEMES`; None is the scheme's own value.
+    scheme, epochs, batch_size, lr, weight_decay: see `candidly.training.trainer.SCHEMES`; None is the scheme's own value.
         epochs="auto": the scheme's, or more on few rows: up to 60, or 2,000 steps.
     calibrate: for `predict(X, reject=...)`, so many fifths of the rows (0 to 5) are scored by nets that never saw them;
         each costs 0.8 of a training. With 0 it cannot reject.
@@ -286,7 +286,7 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         sets, X = read_candidates(candidates), clone(self)._read(X, reset=True)
         if len(sets) < whole(cv, "cv", 2):
             raise InputError(f"cv={cv}: expected at most {len(sets)}, the number of rows.")
-        from candidly.verdicts import audit
+        from candidly.auditing.verdicts import audit
 
         features = make_views(X).data.numpy() if X.ndim == 2 else None  # standardised: neighbours are evidence too
         logits = self._unseen(X, sets, self._seed(), self.rates, cv, cv)
@@ -301,7 +301,7 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
             self.write(run)
 
     def write(self, run: Run) -> None:
-        """Save into a RUN folder that `candidly.store.writing` has opened."""
+        """Save into a RUN folder that `candidly.storage.store.writing` has opened."""
         shape, groups = self.predictor_.shape, self.selection_
         net = {"name": self._net_name(shape), "shape": list(shape), "n_classes": len(self.classes_)}
         run.save_model(self.predictor_, net if isinstance(self.net, str) else None)

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from candidly.data.catalogue import Download, ImageSet, data_folder, find_set, how_to_get, load_set, locate
+from candidly.bench.sources.catalogue import Download, ImageSet, data_folder, find_set, how_to_get, load_set, locate
 from candidly.errors import InputError, system_reason
 
 TIMEOUT = 30.0  # seconds of silence after which a connection counts as cut

@@ -30,7 +30,7 @@ Draw = Callable[..., Tensor]  # draw(k): (b, k) uniform numbers in [0, 1); draw(
 def make_views(X: Any, *, mean: Any = None, std: Any = None, device: str | torch.device = "cpu") -> Views:
     """Views of images, uint8 of shape (n, h, w) or (n, h, w, 1 or 3), or of a table of finite numbers, (n, d).
 
-    A table may also hold versions of each row, (n, k, d), as `candidly.encoders.encode_versions` makes them.
+    A table may also hold versions of each row, (n, k, d), as `candidly.data.encoders.encode_versions` makes them.
     `mean` and `std`, one value per channel (in units of 0..1) or per column, default to those of `X`. Data that are
     already on the device are not copied: leave them unchanged.
     """

@@ -30,13 +30,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from candidly import __version__
-from candidly.atomic import file_hash, is_held, is_lock, is_temporary, open_lock, remove_orphans, write_atomically
 from candidly.errors import InputError, RunBusyError, TrainingError
+from candidly.storage.atomic import (
+    file_hash,
+    is_held,
+    is_lock,
+    is_temporary,
+    open_lock,
+    remove_orphans,
+    write_atomically,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from candidly.predictor import Predictor
+    from candidly.training.predictor import Predictor
 
 CHECKPOINT = "checkpoint.safetensors"
 NOTE = "run.json"
@@ -398,7 +406,7 @@ def versions() -> dict[str, str]:
 
 def _revision() -> str:
     """The commit of the source tree, or "released" outside of one."""
-    tree = Path(__file__).parents[2]
+    tree = Path(__file__).parents[3]
     if not (tree / ".git").exists():
         return "released"
     command = ["git", "-C", str(tree), "describe", "--always", "--dirty"]

@@ -17,8 +17,8 @@ import typer
 from typer.core import TyperGroup
 
 from candidly import __version__
+from candidly.console.terminal import counted, echo, echo_json, printable, printable_lines, say
 from candidly.errors import NO_SPACE, CandidlyError, InputError, system_reason
-from candidly.terminal import counted, echo, echo_json, printable, printable_lines, say
 
 SAFETENSORS_ERROR = re.compile(r"\(os error (\d+)\)$")  # it raises no OSError, as on a full disk
 USAGE_ERROR: Any = typer.BadParameter.__mro__[1]  # click's class, or typer's own copy of it
@@ -150,7 +150,7 @@ def demo(
     as_json: Json = False,
 ) -> None:
     """See the method at work on handwritten digits: 0-5 are known, 6-9 belong to no class. Takes under a minute."""
-    from candidly.demo import render, run_demo
+    from candidly.bench.demo import render, run_demo
 
     results = run_demo(
         out, q=q, tau1=tau[0], tau2=tau[1], seed=seed, epochs=epochs, settings=settings or [], also=also or []
@@ -271,7 +271,7 @@ Device = Annotated[str, typer.Option(help="Such as cpu or cuda:1; auto takes a G
 
 def _finish(out: Path, findings: dict[str, Any], as_json: bool, fail_above: float | None) -> None:
     """Tell what was found; with `--fail-above`, in the exit code too."""
-    from candidly.summary import render, summary
+    from candidly.cli.summary import render, summary
 
     if as_json:
         echo_json(summary(out, findings))
@@ -312,7 +312,7 @@ def fit(
     as_json: Json = False,
 ) -> None:
     """Train a classifier on candidate labels, find the rows whose truth lies outside them, and write a report."""
-    from candidly.runs import Training, fit_file
+    from candidly.workspace.jobs import Training, fit_file
 
     training = Training(method, preset, tuple(settings or ()), encoder, _epochs(epochs), seed, device, folds)
     found = fit_file(file, out, reader=reader, training=training, rows=not no_rows)
@@ -351,7 +351,7 @@ def audit(
 
     The outputs must be for rows that the model was not trained on, such as those of cross-validation.
     """
-    from candidly.runs import audit_file
+    from candidly.workspace.jobs import audit_file
 
     _finish(out, audit_file(file, probs, out, reader=reader, rows=not no_rows), as_json, fail_above)
 
@@ -359,7 +359,7 @@ def audit(
 @app.command(epilog=_examples("candidly report run", "candidly report run --no-rows"))
 def report(run: OldRun, no_rows: PageOnly = False, as_json: Json = False) -> None:
     """Write the report of a RUN again. What `--no-rows` left out when the RUN was made stays out."""
-    from candidly.runs import rebuild
+    from candidly.workspace.jobs import rebuild
 
     page = str(rebuild(run, rows=not no_rows))
     echo_json({"run": str(run), "report": page}) if as_json else echo(page)
@@ -385,8 +385,8 @@ def predict(
 
     Rows of several annotators, if the model was trained on such, are one example for each id.
     """
-    from candidly.runs import predict_file
-    from candidly.summary import predicted
+    from candidly.cli.summary import predicted
+    from candidly.workspace.jobs import predict_file
 
     done = predict_file(run, file, out, reader=reader, reject=reject, device=device)
     echo_json(done) if as_json else echo(predicted(done))
@@ -414,7 +414,7 @@ def export(
     A row judged closed gets the suggested label; a row judged open is left out. Label Studio's tasks get the suggestion
     as a prediction with a score.
     """
-    from candidly.runs import export_run
+    from candidly.workspace.jobs import export_run
 
     done = export_run(run, out, input_file=input_file, replace=replace, keep_open=keep_open)
     told = (
@@ -445,7 +445,7 @@ def fetch(
     ] = None,
 ) -> None:
     """Download an image set, verify it and unpack it. An interrupted download starts again from the beginning."""
-    from candidly.data.fetch import fetch_set
+    from candidly.bench.sources.fetch import fetch_set
 
     echo(fetch_set(name, data_dir, mirror))
 
@@ -453,7 +453,7 @@ def fetch(
 @data_app.command("list", epilog=_examples("candidly data list", "candidly data list --data-dir ~/data --json"))
 def list_sets(data_dir: DataDir = None, as_json: Json = False) -> None:
     """List the image sets, which parts of them are there, and their official pages."""
-    from candidly.data.catalogue import survey, survey_text
+    from candidly.bench.sources.catalogue import survey, survey_text
 
     echo_json(survey(data_dir)) if as_json else echo(survey_text(data_dir))
 

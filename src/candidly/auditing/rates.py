@@ -8,7 +8,7 @@ The answer rests on four assumptions, of which the first two are checked:
 4. open rows are more frequent among doubtful rows than among certain ones.
 
 Then the outside share is identified by how often sets hold labels that the model finds unlikely, and its split by how
-that depends on the doubt (`candidly.mixture`). Where 1. fails there are bounds instead of an interval; where 2. fails,
+that depends on the doubt (`candidly.auditing.mixture`). Where 1. fails there are bounds instead of an interval; where 2. fails,
 sizes do not count.
 """
 
@@ -22,8 +22,26 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from candidly.evidence import POWERS, Observed, Outputs, Reference, few_threads, make_reference, observe, read_outputs
-from candidly.mixture import Mixture, design, explain, fit_mixture, shares, sizes_mislead, standard_errors, support
+from candidly.auditing.evidence import (
+    POWERS,
+    Observed,
+    Outputs,
+    Reference,
+    few_threads,
+    make_reference,
+    observe,
+    read_outputs,
+)
+from candidly.auditing.mixture import (
+    Mixture,
+    design,
+    explain,
+    fit_mixture,
+    shares,
+    sizes_mislead,
+    standard_errors,
+    support,
+)
 from candidly.selection import Rates
 
 SAMPLE = 5000  # rows that the mixture is fitted to: the cost does not grow with the data

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from candidly.checks import one_of, whole
+from candidly.console.progress import bar
 from candidly.errors import InputError
-from candidly.progress import bar
-from candidly.store import fingerprint, write_atomically
+from candidly.storage.store import fingerprint, write_atomically
 
 ENCODERS = ("lite0",)
 LITE0_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
@@ -52,11 +52,11 @@ def encode(
 ) -> np.ndarray:
     """Features (n, 1280), float32, of uint8 images (n, h, w) or (n, h, w, 1 or 3).
 
-    Images are resized to `resolution`, after a random `view` of each was drawn from `seed` (see `candidly.views`).
+    Images are resized to `resolution`, after a random `view` of each was drawn from `seed` (see `candidly.tensors.views`).
     Results are kept, as float16, in the folder `cache` (or that of the environment variable CANDIDLY_CACHE, or
     ~/.cache/candidly) under a hash of the images, and are read from there the next time.
     """
-    from candidly.views import VIEWS
+    from candidly.tensors.views import VIEWS
 
     one_of(encoder, ENCODERS, "encoder")
     one_of(view, VIEWS, "view")
@@ -80,7 +80,7 @@ def encode(
 def encode_versions(images: np.ndarray, encoder: str = "lite0", *, copies: int = 2, **options: Any) -> np.ndarray:
     """Features (n, 1 + 2 copies, 1280), float16: of each image as it is, then of its weak, then of its strong copies.
 
-    `candidly.views.make_views` takes such an array: a view is then one of the copies, drawn at random.
+    `candidly.tensors.views.make_views` takes such an array: a view is then one of the copies, drawn at random.
     """
     drawn = [("plain", 0), *((view, seed) for view in VERSIONS for seed in range(whole(copies, "copies", 1)))]
     first = encode(images, encoder, **options)
@@ -110,7 +110,7 @@ def _drawn(images: np.ndarray, view: str, seed: tuple[int, int]) -> np.ndarray:
     """A random view of each image, as uint8 or float."""
     import torch
 
-    from candidly.views import RECIPES
+    from candidly.tensors.views import RECIPES
 
     rng = np.random.default_rng(seed)
     return RECIPES[view](

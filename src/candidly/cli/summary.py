@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from candidly.terminal import counted, grid, printable
+from candidly.console.terminal import counted, grid, printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

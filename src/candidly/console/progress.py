@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from candidly.terminal import printable
+from candidly.console.terminal import printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress

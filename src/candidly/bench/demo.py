@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from candidly.bench.data import Problem, digits, make_problem
 from candidly.bench.figures import loss_histograms, losses_figure, precision_figure
+from candidly.bench.problems import Problem, digits, make_problem
 from candidly.checks import one_of
 from candidly.corruption import KINDS
 from candidly.methods import Method
 from candidly.methods.ooc import OOC, warmup_epochs
 from candidly.methods.settings import make_method, parse_settings
 from candidly.metrics import final_score
-from candidly.nets import build_net
-from candidly.store import Run, read_arrays, read_metrics, write_json, writing
-from candidly.train import Fitted, fit
+from candidly.storage.store import Run, read_arrays, read_metrics, write_json, writing
+from candidly.tensors.nets import build_net
+from candidly.training.trainer import Fitted, fit
 
 WARMUP = 0.3  # of the training; chosen on validation rows. The paper's tenth is 16,000 steps there, and 50 here.
 

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from candidly import distributed
 from candidly.errors import CandidlyError, InputError, TrainingError
-from candidly.nets import build_net, laid_out
 from candidly.sets import label_array
-from candidly.store import load_tensors, read_json, save_tensors, write_json
-from candidly.views import Views, make_views
+from candidly.storage.store import load_tensors, read_json, save_tensors, write_json
+from candidly.tensors import distributed
+from candidly.tensors.nets import build_net, laid_out
+from candidly.tensors.views import Views, make_views
 
 
 @dataclass

@@ -17,26 +17,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from candidly.atomic import file_hash, write_atomically
+from candidly.auditing.evidence import Outputs
+from candidly.auditing.findings import gather
 from candidly.checks import whole
+from candidly.console.progress import bar
 from candidly.data import Dataset, Examples, read_examples, read_file
 from candidly.data.dataset import NO_CLASS_TEXT
+from candidly.data.export import joined, write_csv, write_sets
 from candidly.data.files import located
 from candidly.data.guard import memory_limit
 from candidly.errors import InputError, Interrupted, MissingColumnError
-from candidly.evidence import Outputs
-from candidly.export import joined, write_csv, write_sets
-from candidly.findings import gather
-from candidly.progress import bar
 from candidly.report.build import without_rows, write_report
 from candidly.report.previews import previews
 from candidly.sets import CandidateSets
-from candidly.store import Run, read_json, verify, write_json, writing
+from candidly.storage.atomic import file_hash, write_atomically
+from candidly.storage.store import Run, read_json, verify, write_json, writing
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from candidly.estimator import PartialLabelClassifier
+    from candidly.training.estimator import PartialLabelClassifier
 
 FINDINGS, AUDIT, NOTE = "findings.json", "audit.parquet", "run.json"
 INPUTS = ("images", "text", "features")  # options that name them
@@ -63,8 +63,8 @@ class Training:
     folds: int = 5
 
     def model(self) -> PartialLabelClassifier:
-        from candidly.estimator import PartialLabelClassifier
         from candidly.methods.settings import parse_settings
+        from candidly.training.estimator import PartialLabelClassifier
 
         given: dict[str, Any] = {"preset": self.preset, "epochs": self.epochs, "random_state": self.seed}
         given |= {"device": self.device, "calibrate": 0, **parse_settings(self.method, self.settings)}
@@ -129,7 +129,7 @@ def _train(
     """Fit the model to all rows; (n, c) logits of each row by a net that was trained on the other folds."""
     from sklearn.base import clone
 
-    from candidly.estimator import split
+    from candidly.training.estimator import split
 
     fold, logits = split(sets, folds, seed), np.empty(sets.shape, dtype=np.float32)
     try:
@@ -174,8 +174,8 @@ def _conclude(
     run: Run, data: Dataset, outputs: Outputs, made: dict[str, str], history: list[dict[str, Any]], rows: bool
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Audit, and write all but the model and the report."""
-    from candidly.rates import estimate_rates
-    from candidly.verdicts import audit
+    from candidly.auditing.rates import estimate_rates
+    from candidly.auditing.verdicts import audit
 
     given = {"logits" if outputs.logits else "probs": outputs.values, "features": outputs.features}
     estimate, table = estimate_rates(data.sets, **given), audit(data.sets, **given, ids=data.ids)
@@ -264,7 +264,7 @@ def predict_file(
     if out.suffix not in (".csv", ".parquet"):
         raise InputError(f"{out} is to be written: expected a name that ends with .csv or .parquet.")
     from candidly.data.inputs import InputTransform
-    from candidly.estimator import PartialLabelClassifier
+    from candidly.training.estimator import PartialLabelClassifier
 
     model = PartialLabelClassifier.load(run, device=device)
     model.set_params(unknown_label=NO_CLASS_TEXT)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from candidly.evidence import Outputs
+from candidly.auditing.evidence import Outputs
 from candidly.scores import disambiguate, log_softmax
 
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from candidly.annotators import AnnotatorTally
+from candidly.auditing.annotators import AnnotatorTally
+from candidly.auditing.evidence import Outputs
+from candidly.auditing.posterior import Block, blocks, probabilities
+from candidly.auditing.rates import RatesEstimate
 from candidly.corruption import KINDS
 from candidly.data.dataset import Answers
-from candidly.evidence import Outputs
 from candidly.metrics import audit_quality
-from candidly.posterior import Block, blocks, probabilities
-from candidly.rates import RatesEstimate
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from candidly.errors import InputError
-from candidly.nets import has_features
+from candidly.tensors.nets import has_features
 
 PRECISIONS = ("float32", "bfloat16")
 TRIAL = """

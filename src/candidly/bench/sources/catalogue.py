@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from candidly.checks import one_of
-from candidly.data.images import (
+from candidly.bench.sources.images import (
     CIFAR10,
     CIFAR100,
     IDX,
@@ -25,6 +24,7 @@ from candidly.data.images import (
     imagenet32,
     svhn,
 )
+from candidly.checks import one_of
 from candidly.errors import InputError
 
 VARIABLE = "CANDIDLY_DATA"

@@ -17,21 +17,23 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from candidly import distributed, heap, metrics
-from candidly.bits import Bits
+from candidly import metrics
 from candidly.checks import number, one_of, whole
+from candidly.cli import heap
+from candidly.console.progress import bar
 from candidly.corruption import Truth
 from candidly.errors import InputError, Interrupted, TrainingError
-from candidly.flops import FlopMeter
 from candidly.methods.base import Batch, Method, state_dtype
-from candidly.nets import laid_out
-from candidly.precision import PRECISIONS, Lowered, require_bfloat16
-from candidly.predictor import Predictor, first_undefined, predict
-from candidly.progress import bar
 from candidly.selection import Selection
 from candidly.sets import CandidateSets
-from candidly.store import Run, fingerprint
-from candidly.views import Views, make_views
+from candidly.storage.store import Run, fingerprint
+from candidly.tensors import distributed
+from candidly.tensors.bits import Bits
+from candidly.tensors.flops import FlopMeter
+from candidly.tensors.nets import laid_out
+from candidly.tensors.precision import PRECISIONS, Lowered, require_bfloat16
+from candidly.tensors.views import Views, make_views
+from candidly.training.predictor import Predictor, first_undefined, predict
 
 TOGETHER = 1 << 21  # numbers of a view, for several batches, that are made together
 CHECKED = 500  # examples at least, if there are as many, whose outputs are checked after training

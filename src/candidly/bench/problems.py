@@ -11,7 +11,7 @@ import numpy as np
 from candidly.corruption import CLOSED, NORMAL, OPEN, Truth, corrupt
 from candidly.selection import Rates, Selection
 from candidly.sets import CandidateSets
-from candidly.store import fingerprint
+from candidly.storage.store import fingerprint
 
 BLOCK = 4096  # rows projected together
 

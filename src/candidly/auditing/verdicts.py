@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from candidly.auditing.evidence import POWERS, Observed, Outputs, few_threads, observe, power_of, read_outputs
+from candidly.auditing.mixture import Mixture, blend, design, explain
+from candidly.auditing.rates import DOUBTED, FEW, RatesEstimate, Study, study
 from candidly.corruption import KINDS
 from candidly.errors import InputError
-from candidly.evidence import POWERS, Observed, Outputs, few_threads, observe, power_of, read_outputs
-from candidly.mixture import Mixture, blend, design, explain
-from candidly.rates import DOUBTED, FEW, RatesEstimate, Study, study
 from candidly.selection import Rates
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from candidly.atomic import file_hash, write_atomically
 from candidly.data.arrays import MAT_NAMES, load_npz
 from candidly.data.dataset import Dataset
 from candidly.data.delimited import csv_writer, find_dialect, read_cells
@@ -25,6 +24,7 @@ from candidly.data.roles import LABELS, SCORES
 from candidly.data.scan import scan_arrow, scan_parquet
 from candidly.errors import InputError
 from candidly.sets import CandidateSets
+from candidly.storage.atomic import file_hash, write_atomically
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logit, ndtri
 
-from candidly.evidence import POWERS, Observed
+from candidly.auditing.evidence import POWERS, Observed
 
 Floats = NDArray[np.floating[Any]]
 

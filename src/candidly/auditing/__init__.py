@@ -1,0 +1,1 @@
+"""What a model's outputs say of candidate sets: shares, verdicts, annotators, findings."""

@@ -1,0 +1,1 @@
+"""Image sets: where to get them, and how to read them."""

@@ -1,0 +1,1 @@
+"""Torch code below the methods: nets, views, packed bits, precision, processes."""

@@ -1,0 +1,1 @@
+"""From data to a trained net: the trainer, the predictor and the scikit-learn estimator."""

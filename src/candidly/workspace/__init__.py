@@ -1,0 +1,1 @@
+"""The jobs behind the commands that read files and write RUN folders."""
