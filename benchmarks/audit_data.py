@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from candidly.bench.problems import Problem, Source, digits, make_problem
-from candidly.corruption import CLOSED, NORMAL, OPEN, misplace
+from candidly.corruption import misplace
+from candidly.kinds import CLOSED, NORMAL, OPEN
 from candidly.sets import CandidateSets
 
 QS = (0.1, 0.3, 0.5)

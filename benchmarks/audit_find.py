@@ -27,7 +27,7 @@ from audit_data import REAL, SOURCES, Case, case, cells
 from audit_injection import calibration_error
 from audit_rates import add_row, outputs, read_rows
 from candidly import audit
-from candidly.corruption import CLOSED, NORMAL, OPEN
+from candidly.kinds import CLOSED, NORMAL, OPEN
 from candidly.scores import log_softmax
 
 KINDS = ("closed", "open", "outside")

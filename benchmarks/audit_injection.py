@@ -16,8 +16,8 @@ from audit_data import Case
 from candidly.auditing.evidence import POWERS, read_outputs
 from candidly.auditing.rates import study
 from candidly.auditing.verdicts import judge_rows, make_judges
-from candidly.corruption import CLOSED, NORMAL, OPEN
 from candidly.injection import Injected, confident, hide_class, misplaced
+from candidly.kinds import CLOSED, NORMAL, OPEN
 from candidly.metrics import auroc, average_precision
 
 BINS = 15

@@ -21,7 +21,7 @@ import numpy as np
 from audit_data import REAL, SOURCES, Case, case, cells
 from candidly import estimate_rates
 from candidly.auditing.rates import RatesEstimate
-from candidly.corruption import CLOSED, OPEN
+from candidly.kinds import CLOSED, OPEN
 from candidly.scores import log_softmax
 
 INPUTS = ("probs", "logits", "features")

@@ -22,9 +22,9 @@ import torch.nn.functional as F
 from candidly.bench.scales import SCALES
 from candidly.cli import heap
 from candidly.corruption import corrupt
+from candidly.kinds import Rates
 from candidly.methods.pico import PiCO
 from candidly.methods.settings import make_method
-from candidly.selection import Rates
 from candidly.tensors.nets import build_net
 from candidly.tensors.views import make_views
 from candidly.training.trainer import Trainer, batches, make_scheme

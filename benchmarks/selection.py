@@ -25,9 +25,10 @@ from torch import nn
 import candidly.selection
 import growth
 from candidly.cli import heap
+from candidly.kinds import Rates
 from candidly.methods.ooc import OOC
 from candidly.scores import wooden_losses
-from candidly.selection import Rates, blocks, score, select
+from candidly.selection import blocks, score, select
 from pairs import paired_ratio, seconds
 
 

@@ -14,8 +14,8 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from candidly.errors import Interrupted
+from candidly.kinds import Rates
 from candidly.methods import METHODS, Batch
-from candidly.selection import Rates
 from candidly.sets import CandidateSets
 from candidly.storage.store import Run, read_metrics, writing
 from candidly.tensors.nets import build_net

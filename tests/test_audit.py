@@ -28,9 +28,9 @@ from candidly.auditing.mixture import (
 )
 from candidly.auditing.rates import RatesEstimate, _astray, _bounds, _estimate, _weight_of_open, lured, sample, study
 from candidly.auditing.verdicts import Judge, _opinion, judge_rows, make_judges
-from candidly.corruption import CLOSED, NORMAL, OPEN
 from candidly.errors import InputError
 from candidly.injection import confident, hide_class, misplaced, rehearse
+from candidly.kinds import CLOSED, NORMAL, OPEN
 from candidly.metrics import average_precision
 from candidly.scores import log_softmax, wooden_losses
 

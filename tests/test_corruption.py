@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from candidly.corruption import CLOSED, KINDS, NORMAL, OPEN, _blocks, corrupt, flip, intrude, misplace
+from candidly.corruption import _blocks, corrupt, flip, intrude, misplace
 from candidly.errors import InputError
+from candidly.kinds import CLOSED, KINDS, NORMAL, OPEN
 
 
 def labels(n: int, c: int, seed: int = 0) -> np.ndarray:

@@ -21,9 +21,9 @@ import numpy as np
 import pytest
 from children import ended
 
+from candidly.bench.sources import fetch
 from candidly.bench.sources.catalogue import SETS, load_set, survey
 from candidly.bench.sources.fetch import fetch_set
-from candidly.bench.sources import fetch
 from candidly.errors import InputError
 
 ARCHIVE, FOLDER = "cifar-100-binary.tar.gz", "cifar-100-binary"

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 import candidly
 from candidly import selection
+from candidly.kinds import Rates
 from candidly.methods.ooc import OOC
 from candidly.scores import energy, log_softmax, margin, wooden_losses
-from candidly.selection import OPEN_SCORES, Rates, score, select
+from candidly.selection import OPEN_SCORES, score, select
 
 pytest.importorskip("numba", reason="the extra `fast` is not installed")
 from candidly import fused

@@ -10,10 +10,10 @@ from torch import nn
 
 from candidly.bench.oracle import Oracle
 from candidly.errors import InputError
+from candidly.kinds import Rates, Selection
 from candidly.methods.base import Batch
 from candidly.methods.ooc import OOC
 from candidly.methods.proden import PRODEN
-from candidly.selection import Rates, Selection
 from candidly.sets import CandidateSets
 from candidly.training.trainer import fit
 

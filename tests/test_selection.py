@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from candidly.errors import InputError
+from candidly.kinds import Rates
 from candidly.scores import LOSSES, log_softmax, wooden_losses
-from candidly.selection import MovingEnsemble, Rates, _at_rank, score, select
+from candidly.selection import MovingEnsemble, _at_rank, score, select
 
 both = pytest.mark.parametrize("make", [np.asarray, torch.as_tensor], ids=["numpy", "torch"])
 

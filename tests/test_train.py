@@ -16,10 +16,10 @@ from children import ended
 from candidly import CandidateSets, corrupt, fit
 from candidly.bench.problems import digits, make_problem
 from candidly.errors import InputError, TrainingError
+from candidly.kinds import Rates, Selection
 from candidly.methods import METHODS, base
 from candidly.methods.settings import make_method
 from candidly.metrics import accuracy, auroc, final_score, selection_quality
-from candidly.selection import Rates, Selection
 from candidly.storage.store import read_metrics, writing
 from candidly.tensors.nets import build_net
 from candidly.tensors.views import ImageViews, make_views

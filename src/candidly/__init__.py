@@ -3,15 +3,16 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from candidly import _moved
+from candidly._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from candidly.auditing.rates import RatesEstimate as RatesEstimate
     from candidly.auditing.rates import estimate_rates as estimate_rates
     from candidly.auditing.verdicts import audit as audit
-    from candidly.corruption import Truth as Truth
     from candidly.corruption import corrupt as corrupt
-    from candidly.selection import Rates as Rates
+    from candidly.kinds import Rates as Rates
+    from candidly.kinds import Truth as Truth
     from candidly.sets import CandidateSets as CandidateSets
     from candidly.training.estimator import PartialLabelClassifier as PartialLabelClassifier
     from candidly.training.trainer import fit as fit
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "CandidateSets": "sets",
     "PartialLabelClassifier": "training.estimator",
-    "Rates": "selection",
-    "Truth": "corruption",
+    "Rates": "kinds",
+    "Truth": "kinds",
     "RatesEstimate": "auditing.rates",
     "audit": "auditing.verdicts",
     "corrupt": "corruption",
@@ -38,6 +39,9 @@ __all__ = [
     "estimate_rates",
     "fit",
 ]
+
+
+_moved.install()
 
 
 def __getattr__(name: str) -> Any:

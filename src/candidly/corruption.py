@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,25 +11,14 @@ from numpy.typing import NDArray
 
 from candidly.checks import number, one_of, whole
 from candidly.errors import InputError
+from candidly.kinds import CLOSED, KINDS, NORMAL, OPEN, Truth
 from candidly.sets import CandidateSets
 
-NORMAL, CLOSED, OPEN = 0, 1, 2
-KINDS = ("normal", "closed", "open")
 OPEN_SETS = ("uniform", "matched")
 
 _BLOCK = 1 << 20  # random numbers drawn together: bounds the memory beside the mask itself
 
 Mask = NDArray[np.bool_]
-
-
-@dataclass(frozen=True, eq=False)
-class Truth:
-    """What is true of n corrupted examples. For evaluation only: it travels apart from the training data."""
-
-    labels: NDArray[np.int64]  # (n,) true class index; -1 for open examples
-    kinds: NDArray[np.uint8]  # (n,) NORMAL: truth in the set, CLOSED: in another known class, OPEN: in no known class
-    source: NDArray[np.int64]  # (n,) X = concatenate([known, auxiliary])[source]
-    manifest: dict[str, Any]  # how the data were made, and what came out; JSON-serialisable
 
 
 def corrupt(

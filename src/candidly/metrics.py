@@ -8,12 +8,12 @@ import numpy as np
 from scipy.stats import rankdata
 
 from candidly.checks import as_numpy
-from candidly.corruption import CLOSED, KINDS, OPEN
+from candidly.kinds import CLOSED, KINDS, OPEN
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from candidly.selection import Selection
+    from candidly.kinds import Selection
     from candidly.sets import CandidateSets
 
 

@@ -7,56 +7,20 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace, device
 
 from candidly.checks import as_numpy, number, whole
 from candidly.errors import InputError
+from candidly.kinds import Rates, Selection
 from candidly.scores import LOSSES, Array, doubt, energy, log_softmax, margin, surprise
 
 BLOCK = 1 << 20  # entries scored together: their temporary arrays stay in the cache, and threads have enough to do
 LARGE = 1 << 23  # entries for which compiled loops are worth half a second of compilation
 SAMPLE = 1 << 14  # values that tell roughly where a ranking is cut
 OPEN_SCORES = ("surprise", "confidence", "energy")
-
-
-@dataclass(frozen=True)
-class Rates:
-    """Shares of closed-set and open-set examples among **all** examples."""
-
-    closed: float
-    open: float
-
-    def __post_init__(self) -> None:
-        number(self.closed, "closed")
-        number(self.open, "open")
-        if not (self.closed >= 0 and self.open >= 0 and self.closed + self.open <= 1 + 1e-12):
-            raise InputError(
-                f"Rates(closed={self.closed}, open={self.open}): both are shares of all examples; they must be at "
-                "least 0 and at most 1 together. From the paper's tau1 and tau2, use Rates.from_tau(tau1, tau2)."
-            )
-
-    @classmethod
-    def from_tau(cls, tau1: float, tau2: float) -> Rates:
-        """From the paper's tau1 (closed share of the known-class examples) and tau2 (open examples added per known)."""
-        number(tau1, "tau1", 0, 1)
-        number(tau2, "tau2", 0)
-        return cls(closed=tau1 / (1 + tau2), open=tau2 / (1 + tau2))
-
-    def counts(self, n: int) -> tuple[int, int]:
-        """How many of n examples are (closed, open), rounded half up and never more than n together."""
-        n_open = min(n, math.floor(self.open * n + 0.5))
-        return min(n - n_open, math.floor(self.closed * n + 0.5)), n_open
-
-
-class Selection(NamedTuple):
-    """Three boolean masks over the examples: D_N, D_C and D_O."""
-
-    normal: Array
-    closed: Array
-    open: Array
 
 
 def select(margin: Array, openness: Array, rates: Rates, *, overlap: bool = False) -> Selection:

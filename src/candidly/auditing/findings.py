@@ -14,8 +14,8 @@ from candidly.auditing.annotators import AnnotatorTally
 from candidly.auditing.evidence import Outputs
 from candidly.auditing.posterior import Block, blocks, probabilities
 from candidly.auditing.rates import RatesEstimate
-from candidly.corruption import KINDS
 from candidly.data.dataset import Answers
+from candidly.kinds import KINDS
 from candidly.metrics import audit_quality
 
 if TYPE_CHECKING:

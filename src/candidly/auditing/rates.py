@@ -42,7 +42,7 @@ from candidly.auditing.mixture import (
     standard_errors,
     support,
 )
-from candidly.selection import Rates
+from candidly.kinds import Rates
 
 SAMPLE = 5000  # rows that the mixture is fitted to: the cost does not grow with the data
 FEW = 100  # rows below which shares mean little

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from candidly.auditing.evidence import POWERS, Observed, Outputs, few_threads, observe, power_of, read_outputs
 from candidly.auditing.mixture import Mixture, blend, design, explain
 from candidly.auditing.rates import DOUBTED, FEW, RatesEstimate, Study, study
-from candidly.corruption import KINDS
 from candidly.errors import InputError
-from candidly.selection import Rates
+from candidly.kinds import KINDS, Rates
 
 if TYPE_CHECKING:
     import pandas as pd

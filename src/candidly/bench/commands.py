@@ -31,8 +31,8 @@ from candidly.bench.scales import SCALES, Scale, load_source
 from candidly.bench.sources.catalogue import SETS
 from candidly.bench.tables import FORMATS, as_markdown, make_table
 from candidly.checks import one_of
-from candidly.corruption import KINDS
 from candidly.errors import InputError, TrainingError
+from candidly.kinds import KINDS
 from candidly.methods.ooc import warmup_epochs
 from candidly.storage.store import write_atomically
 from candidly.training.trainer import make_scheme

@@ -11,7 +11,7 @@ import numpy as np
 from candidly.bench.figures import loss_histograms, losses_figure, precision_figure
 from candidly.bench.problems import Problem, digits, make_problem
 from candidly.checks import one_of
-from candidly.corruption import KINDS
+from candidly.kinds import KINDS
 from candidly.methods import Method
 from candidly.methods.ooc import OOC, warmup_epochs
 from candidly.methods.settings import make_method, parse_settings

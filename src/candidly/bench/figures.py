@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from candidly.corruption import KINDS
+from candidly.kinds import KINDS
 from candidly.scores import log_softmax, mean_losses, wooden_losses
 
 if TYPE_CHECKING:

@@ -25,12 +25,12 @@ from candidly.bench.problems import Problem, make_problem, reduced, supervised_p
 from candidly.bench.scales import Scale, load_source, moments, require_data
 from candidly.console.progress import bar
 from candidly.errors import InputError, RunBusyError
+from candidly.kinds import Rates
 from candidly.methods import METHODS, Method
 from candidly.methods.base import defaults
 from candidly.methods.ooc import OOC, warmup_epochs
 from candidly.methods.settings import make_method
 from candidly.metrics import final_score
-from candidly.selection import Rates
 from candidly.storage.store import is_locked, read_json, versions, write_json, writing
 from candidly.tensors.nets import build_net
 from candidly.tensors.views import make_views

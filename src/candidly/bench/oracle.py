@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from candidly.kinds import Selection
 from candidly.methods.ooc import OOC
-from candidly.selection import Selection
 
 
 class Oracle(OOC):

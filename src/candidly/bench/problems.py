@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from candidly.corruption import CLOSED, NORMAL, OPEN, Truth, corrupt
-from candidly.selection import Rates, Selection
+from candidly.corruption import corrupt
+from candidly.kinds import CLOSED, NORMAL, OPEN, Rates, Selection, Truth
 from candidly.sets import CandidateSets
 from candidly.storage.store import fingerprint
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from candidly.bench.grid import ROWS, Job
-from candidly.corruption import KINDS
 from candidly.data.delimited import UnixLines
+from candidly.kinds import KINDS
 
 PAPER = Path(__file__).parent / "paper"
 OURS = tuple(row.name for row in ROWS if row.method == "ooc" and row.reference is None)

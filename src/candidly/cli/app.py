@@ -16,7 +16,8 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from candidly import __version__
+from candidly._version import __version__
+from candidly.cli import heap
 from candidly.console.terminal import counted, echo, echo_json, printable, printable_lines, say
 from candidly.errors import NO_SPACE, CandidlyError, InputError, system_reason
 
@@ -152,9 +153,10 @@ def demo(
     """See the method at work on handwritten digits: 0-5 are known, 6-9 belong to no class. Takes under a minute."""
     from candidly.bench.demo import render, run_demo
 
-    results = run_demo(
-        out, q=q, tau1=tau[0], tau2=tau[1], seed=seed, epochs=epochs, settings=settings or [], also=also or []
-    )
+    with heap.kept():
+        results = run_demo(
+            out, q=q, tau1=tau[0], tau2=tau[1], seed=seed, epochs=epochs, settings=settings or [], also=also or []
+        )
     echo_json(results) if as_json else echo(render(results))
 
 
@@ -315,7 +317,8 @@ def fit(
     from candidly.workspace.jobs import Training, fit_file
 
     training = Training(method, preset, tuple(settings or ()), encoder, _epochs(epochs), seed, device, folds)
-    found = fit_file(file, out, reader=reader, training=training, rows=not no_rows)
+    with heap.kept():
+        found = fit_file(file, out, reader=reader, training=training, rows=not no_rows)
     _finish(out, found, as_json, fail_above)
 
 
@@ -510,7 +513,9 @@ def bench_run(
     if dry_run:
         echo(commands.planned(jobs, out, data_dir))
         return
-    echo(commands.run(jobs, out, data_dir, retry, device), err=True)
+    with heap.kept():
+        done = commands.run(jobs, out, data_dir, retry, device)
+    echo(done, err=True)
     if part == "1/1":
         _table(jobs, table, out)
 

@@ -16,12 +16,13 @@ from torch import Tensor, nn
 from candidly.auditing.rates import FEW, estimate_rates
 from candidly.checks import number, one_of
 from candidly.errors import InputError
+from candidly.kinds import Rates, Selection
 from candidly.losses import soft_ce
 from candidly.methods.base import Batch, forward_views, mean_softmax, state_dtype
 from candidly.methods.proden import PRODEN
 from candidly.methods.twins import Twins
 from candidly.scores import LOSSES, disambiguate, random_targets, uniform_targets
-from candidly.selection import OPEN_SCORES, MovingEnsemble, Rates, Selection, score_blocks, select
+from candidly.selection import OPEN_SCORES, MovingEnsemble, score_blocks, select
 from candidly.tensors.bits import Bits
 
 NO_OOC = Rates(closed=0.0, open=0.0)

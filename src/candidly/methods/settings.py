@@ -7,9 +7,9 @@ from typing import Any
 
 from candidly.checks import one_of
 from candidly.errors import InputError
+from candidly.kinds import Rates
 from candidly.methods import METHODS
 from candidly.methods.base import Method, defaults
-from candidly.selection import Rates
 
 WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 

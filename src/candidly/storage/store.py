@@ -25,11 +25,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from candidly import __version__
+from candidly._version import __version__
 from candidly.errors import InputError, RunBusyError, TrainingError
 from candidly.storage.atomic import (
     file_hash,
@@ -44,7 +44,6 @@ from candidly.storage.atomic import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from candidly.training.predictor import Predictor
 
 CHECKPOINT = "checkpoint.safetensors"
 NOTE = "run.json"
@@ -53,6 +52,12 @@ REPLACED = ".replaced"  # in a partial folder: the run that it takes the place o
 SUMS = "SHA256SUMS"
 UNSUMMED = (LOCK, CHECKPOINT, SUMS, "report.html")  # `candidly report` writes the page again
 ATTEMPTS = 100  # to lock a folder that other processes make and remove
+
+
+class Savable(Protocol):
+    """What a RUN can keep in `model/`, such as a `Predictor`."""
+
+    def save(self, folder: Path, net: dict[str, Any] | None = None) -> None: ...
 
 
 class Run:
@@ -104,7 +109,7 @@ class Run:
         if _leads():
             write_atomically(self.folder / "arrays.npz", write)
 
-    def save_model(self, predictor: Predictor, net: dict[str, Any] | None = None) -> None:
+    def save_model(self, predictor: Savable, net: dict[str, Any] | None = None) -> None:
         """`model/`, for `Predictor.load`; `net`: the arguments of `build_net`."""
         if _leads():
             predictor.save(self.folder / "model", net)

@@ -22,11 +22,11 @@ from torch import nn
 
 from candidly.checks import number, one_of, whole
 from candidly.errors import InputError
+from candidly.kinds import Rates, Selection
 from candidly.methods import METHODS, Method
 from candidly.methods.base import defaults
 from candidly.methods.settings import make_method
 from candidly.scores import energy
-from candidly.selection import Rates, Selection
 from candidly.sets import CandidateSets, label_array
 from candidly.storage.store import Run, read_arrays, read_json, read_metrics, verify, write_json, writing
 from candidly.tensors.nets import build_net

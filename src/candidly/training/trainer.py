@@ -19,12 +19,10 @@ from torch import Tensor, nn
 
 from candidly import metrics
 from candidly.checks import number, one_of, whole
-from candidly.cli import heap
 from candidly.console.progress import bar
-from candidly.corruption import Truth
 from candidly.errors import InputError, Interrupted, TrainingError
+from candidly.kinds import Selection, Truth
 from candidly.methods.base import Batch, Method, state_dtype
-from candidly.selection import Selection
 from candidly.sets import CandidateSets
 from candidly.storage.store import Run, fingerprint
 from candidly.tensors import distributed
@@ -148,7 +146,7 @@ def fit(
     try:
         start = trainer.resume()
         shown = progress if distributed.rank() == 0 else False
-        with heap.kept(), bar(plan.epochs, label or type(method).__name__, done=start, shown=shown) as advance:
+        with bar(plan.epochs, label or type(method).__name__, done=start, shown=shown) as advance:
             for epoch in range(start, plan.epochs):
                 row = trainer.epoch(epoch)
                 advance("  ".join(f"{k} {row[k]:.3g}" for k in ("loss", "accuracy") if k in row))
