@@ -28,10 +28,11 @@ test-slow: $(STAMP)  ## Campaigns: timing ratios, kills, long runs
 test-lowest: .venv-lowest/.installed  ## The same tests with the lowest declared versions (torch excepted)
 	OMP_NUM_THREADS=1 .venv-lowest/bin/pytest -n 1 -m "not slow"
 
-check: $(STAMP)  ## Style and types
+check: $(STAMP)  ## Style, types and directions of imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

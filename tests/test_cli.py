@@ -16,6 +16,7 @@ import typer
 from children import ended
 from sklearn.datasets import load_digits
 
+import candidly
 from candidly.cli import app as cli
 from candidly.methods import METHODS
 from candidly.storage.store import read_arrays, read_metrics
@@ -244,7 +245,7 @@ def test_a_closed_pipe_is_quiet():
 
 
 def test_only_one_module_prints():
-    sources = Path(cli.__file__).parent
+    sources = Path(candidly.__file__).parent
     printing = {
         path.name for path in sources.rglob("*.py") if re.search(r"\bprint\(|typer\.echo|secho", path.read_text())
     }
