@@ -33,7 +33,7 @@ class AnnotatorTally:
         self.truth = truth
 
     def add(self, block: slice, posterior: NDArray[Any]) -> None:
-        """posterior: (b, c), see `candidly.auditing.posterior`; what is missing from a row's sum belongs to no class."""
+        """posterior: (b, c), see `auditing.posterior`; what is missing from a row's sum belongs to no class."""
         mine = slice(*np.searchsorted(self.row, (block.start, block.stop)).tolist())
         if mine.start == mine.stop:
             return

@@ -8,7 +8,7 @@ The answer rests on four assumptions, of which the first two are checked:
 4. open rows are more frequent among doubtful rows than among certain ones.
 
 Then the outside share is identified by how often sets hold labels that the model finds unlikely, and its split by how
-that depends on the doubt (`candidly.auditing.mixture`). Where 1. fails there are bounds instead of an interval; where 2. fails,
+that depends on the doubt (`auditing.mixture`). Where 1. fails there are bounds instead of an interval; where 2. fails,
 sizes do not count.
 """
 

@@ -52,7 +52,7 @@ def encode(
 ) -> np.ndarray:
     """Features (n, 1280), float32, of uint8 images (n, h, w) or (n, h, w, 1 or 3).
 
-    Images are resized to `resolution`, after a random `view` of each was drawn from `seed` (see `candidly.tensors.views`).
+    Images are resized to `resolution`, after a random `view` of each was drawn from `seed` (see `tensors.views`).
     Results are kept, as float16, in the folder `cache` (or that of the environment variable CANDIDLY_CACHE, or
     ~/.cache/candidly) under a hash of the images, and are read from there the next time.
     """

@@ -57,9 +57,9 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         names for `GridSearchCV`: `{"alpha": [0.5, 1]}`. `ooc` warms up for 0.3 of the training unless told.
     preset: of the method's settings; "auto": `robust`, if the method has it.
     rates: `Rates(closed, open)`, or "auto": estimated from the outputs; for `ooc`, and for `audit`.
-    net: a name of `candidly.tensors.nets.NETS`; "auto": `mlp` for tables, `fastconv` for images; or a function of (shape,
+    net: a name of `tensors.nets.NETS`; "auto": `mlp` for tables, `fastconv` for images; or a function of (shape,
         number of classes) that gives a module.
-    scheme, epochs, batch_size, lr, weight_decay: see `candidly.training.trainer.SCHEMES`; None is the scheme's own value.
+    scheme, epochs, batch_size, lr, weight_decay: see `training.trainer.SCHEMES`; None is the scheme's own value.
         epochs="auto": the scheme's, or more on few rows: up to 60, or 2,000 steps.
     calibrate: for `predict(X, reject=...)`, so many fifths of the rows (0 to 5) are scored by nets that never saw them;
         each costs 0.8 of a training. With 0 it cannot reject.
