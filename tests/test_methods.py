@@ -1,5 +1,10 @@
 """The shared laws, over the registry; and a new method of ten lines that keeps them without any other change."""
 
+import os
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+
 import laws
 import pytest
 import torch
@@ -7,7 +12,8 @@ import torch.nn.functional as F
 
 from candidly.losses import cc
 from candidly.methods import METHODS, Method
-from candidly.methods.base import forward_views
+from candidly.methods.base import defaults, forward_views
+from candidly.methods.registry import GROUP, add_methods
 from candidly.sets import CandidateSets
 from candidly.tensors.nets import build_net
 
@@ -86,3 +92,97 @@ def test_a_plain_module_without_features_trains(name):
     model = torch.nn.Sequential(torch.nn.Linear(laws.D, 8), torch.nn.ReLU(), torch.nn.Linear(8, laws.C))
     history = laws.fit(model, X, sets, laws.make(name), epochs=2, batch_size=8).history
     assert len(history) == 2
+
+
+# ---- methods of other packages
+
+
+class Warmer(METHODS["ooc"]):
+    """A subclass with a setting of its own."""
+
+    def __init__(self, *, heat: float = 2.0, warmup: float = 0.5, **settings) -> None:
+        super().__init__(warmup=warmup, **settings)
+        self.heat = heat
+
+
+def test_a_subclass_has_the_settings_of_its_parent():
+    inherited = defaults(METHODS["ooc"])
+    assert defaults(Warmer) == {**inherited, "heat": 2.0, "warmup": 0.5}
+    method = Warmer(alpha=0.25)
+    assert method.settings == {**inherited, "heat": 2.0, "warmup": 0.5, "alpha": 0.25}
+    assert (method.warmup, method.alpha) == (0.5, 0.25)
+
+
+def test_a_method_without_anything_declares_nothing():
+    method = Tempered()
+    assert (method.selection, method.scores, method.rates, method.candidates) == (None, None, None, None)
+    assert (method.warming, method.row_names, method.views) == (False, (), None)
+
+
+@pytest.mark.parametrize(
+    ("point", "reason"),
+    [
+        (EntryPoint("cc", "candidly.methods.proden:PRODEN", GROUP), "there is already a method of this name"),
+        (EntryPoint("gone", "no_such_package:Method", GROUP), "No module named 'no_such_package'"),
+        (EntryPoint("odd", "math:pi", GROUP), "3.14.* is not a subclass of candidly.methods.Method"),
+    ],
+)
+def test_methods_that_cannot_be_used_are_left_out(point, reason):
+    before = dict(METHODS)
+    with pytest.warns(UserWarning, match=f"the method {point.name!r} .* is left out: {reason}"):
+        add_methods([point])
+    assert before == METHODS
+
+
+PLUGIN = '''"""Halves: the mass on the candidates, at half the weight."""
+from candidly.losses import cc
+from candidly.methods import Method
+from candidly.methods.base import forward_views
+
+class Halves(Method):
+    """Half the loss of CC."""
+
+    def __init__(self, *, weight: float = 0.5) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def loss(self, model, batch):
+        return self.weight * cc(forward_views(model, batch), batch.candidates).mean(0)
+'''
+
+
+@pytest.fixture
+def other_package(tmp_path):
+    """An installed package with a method; returns the environment in which Python finds it."""
+    (tmp_path / "halves.py").write_text(PLUGIN)
+    info = tmp_path / "halves-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: halves\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[candidly.methods]\nhalves = halves:Halves\n")
+    inherited = os.environ.get("PYTHONPATH", "")
+    return {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{inherited}"}
+
+
+def test_a_method_of_another_package_works_everywhere(other_package, tmp_path):
+    def python(*arguments):
+        command = [sys.executable, *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=other_package, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    listed = python("-m", "candidly", "methods", "halves")
+    assert "Halves: the mass on the candidates" in listed
+    assert "weight=0.5" in listed
+    rows = [f"{i},{'ab'[i % 2]},{i % 2},{i}" for i in range(20)]
+    (tmp_path / "a.csv").write_text("\n".join(["id,candidates,x,y", *rows]))
+    options = ("--method", "halves", "--set", "weight=0.25", "--epochs", 1, "--folds", 2, "--out", "run")
+    python("-m", "candidly", "fit", "a.csv", *options)
+    assert "method halves" in (tmp_path / "run" / "report.html").read_text()
+    cells = ("--cells", "digits q=0.1 tau=0.2*", "--seeds", 1)
+    table = python("-m", "candidly", "bench", "run", "table1", "--scale", "digits", *cells, "--methods", "halves")
+    assert "| halves | nothing |" in table
+    code = (
+        "from candidly import PartialLabelClassifier as C; m = C('halves', weight=0.75, epochs=1, calibrate=0);"
+        "print(m.fit([[0.0], [1.0]] * 10, ['a', 'b'] * 10).get_params()['weight'])"
+    )
+    assert python("-c", code) == "0.75\n"

@@ -55,7 +55,7 @@ class Row:
         """What the row receives beside the candidate sets, and users do not have."""
         if self.reference is not None:
             return {"supervised": "true labels", "oracle": "true kinds"}[self.reference]
-        knows_shares = self.method == "ooc" and self.settings.get("rates") != "auto"
+        knows_shares = "rates" in defaults(METHODS[self.method]) and self.settings.get("rates") != "auto"
         return "true shares" if knows_shares else "nothing"
 
 
@@ -148,11 +148,12 @@ class Job:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings of the row; `ooc` has those of the scale too, and is told the true shares, as in the paper, or a
-        multiple of them."""
-        if self.row.method != "ooc":
-            return self.row.settings
-        return {"rates": "true", **self.scale.ooc_settings(self.cell.open_set, self.cell.q), **self.row.settings}
+        """Settings of the row. A method that has `rates` is given the true shares, as in the paper, or a multiple of
+        them; `ooc` has the settings of the scale too."""
+        cls = METHODS[self.row.method]
+        given = {"rates": "true"} if "rates" in defaults(cls) else {}
+        of_scale = self.scale.ooc_settings(self.cell.open_set, self.cell.q) if issubclass(cls, OOC) else {}
+        return {**given, **of_scale, **self.row.settings}
 
     @property
     def key(self) -> str:
@@ -174,8 +175,8 @@ def table_jobs(
 ) -> list[Job]:
     """The runs of "table1", "table2" or "params" at a scale; `cells` and `rows` are names or patterns such as "svhn*".
 
-    By its whole name, a row of Table 1 may also be "LWS, true labels" and the like: what a method reaches without any
-    ambiguity.
+    By its whole name, a row of Table 1 may also be any other method of `METHODS`; or "LWS, true labels" and the like:
+    what a method reaches without any ambiguity.
     """
     if tau is not None and not all(0 <= share <= 1 for share in tau):
         raise InputError(f"tau {tau[0]:g} {tau[1]:g}: expected two numbers from 0 to 1.")
@@ -190,7 +191,8 @@ def table_jobs(
         columns = [Cell(scale.opens[0], 0.1, *taus[0])]
     chosen_cells = _matching(columns, cells, "cell")
     named = {name.lower() for name in rows or ()}
-    more = [row for row in ON_TRUE_LABELS if table == "table1" and row.name.lower() in named]
+    others = [Row(name, name) for name in METHODS if name not in {row.method for row in ROWS}]
+    more = [row for row in (*others, *ON_TRUE_LABELS) if table == "table1" and row.name.lower() in named]
     chosen_rows = lines if rows is None else _matching((*lines, *more), rows, "row")
     count = scale.seeds if seeds is None else seeds
     return [Job(scale, c, r, s) for s, c, r in product(range(count), chosen_cells, chosen_rows)]

@@ -1,4 +1,8 @@
-"""The contract of a method, on one screen. A new method is one file with one subclass, and one line in `METHODS`."""
+"""The contract of a method, on one screen: all that the trainer, the estimator and the bench read from it.
+
+A new method is one file with one subclass, and one line in `registry.py`; or a package of its own that names the class
+as an entry point of the group `candidly.methods`.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +16,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from candidly.kinds import Rates, Selection
 from candidly.scores import uniform_targets
 from candidly.selection import blocks
+from candidly.tensors.bits import Bits
 
 HALF_BEYOND = 1 << 28
 
@@ -35,6 +41,10 @@ class Method(nn.Module, ABC):
     views: tuple[str, ...] | None = None  # such as ("weak", "strong"); None: the weak views of the training scheme
     epochs: int = 1  # length of the training, set by the trainer before `setup`
     settings: dict[str, Any]  # the arguments of `__init__`, defaults included, kept by `__new__`
+    row_names: tuple[str, ...] = ()  # per-example state, registered by `rows`
+    candidates: Bits | None = None  # the packed candidates, if the method keeps them: the trainer takes them over
+    warming: bool = False  # is this epoch part of a warm-up, which may cost another amount?
+    scores: tuple[Tensor, Tensor] | None = None  # (margin, openness) of all examples, by which it last divided them
 
     def setup(self, model: nn.Module, candidates: Tensor, rng: torch.Generator) -> None:
         """Create state: `rows` for one value per example, buffers for the rest, submodules for heads."""
@@ -45,6 +55,16 @@ class Method(nn.Module, ABC):
     @abstractmethod
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """One loss per example of the batch, (b,); update state of the rows `batch.index` here."""
+
+    @property
+    def selection(self) -> Selection | None:
+        """The last division into normal, closed and open examples; None if there was none."""
+        return None
+
+    @property
+    def rates(self) -> Rates | None:
+        """The shares of closed and open examples in use; None for a method that knows no such shares."""
+        return None
 
     def report(self) -> dict[str, float]:
         """What the method wants in the epoch's row of metrics, after the epoch."""
@@ -58,13 +78,24 @@ class Method(nn.Module, ABC):
     def rows(self, name: str, initial: Tensor) -> None:
         """Register per-example state, kept by checkpoints and brought together from all processes after an epoch."""
         self.register_buffer(name, initial)
-        self.row_names = tuple(dict.fromkeys((*getattr(self, "row_names", ()), name)))
+        self.row_names = tuple(dict.fromkeys((*self.row_names, name)))
+
+    def row_states(self) -> list[Tensor]:
+        """The per-example state, as it is now."""
+        return [self.get_buffer(name) for name in self.row_names]
 
 
 def defaults(method: type[Method]) -> dict[str, Any]:
-    """Hyper-parameters of a method with their defaults."""
-    parameters = inspect.signature(method.__init__).parameters.values()
-    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+    """Hyper-parameters of a method with their defaults; those of its parent too, if it passes `**settings` on."""
+    found: dict[str, Any] = {}
+    for cls in method.__mro__:
+        if "__init__" not in vars(cls):
+            continue
+        parameters = inspect.signature(vars(cls)["__init__"]).parameters.values()
+        found = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY} | found
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            break
+    return found
 
 
 def state_dtype(shape: Sequence[int]) -> torch.dtype:

@@ -62,6 +62,7 @@ class OOC(PRODEN):
     }
     FEW: ClassVar[int] = FEW  # fewer rows tell nothing about rates
     REFRESHES: ClassVar[int] = 1  # of estimated rates, each after as many epochs as the warm-up has
+    candidates: Bits
     average: Tensor  # of the ensemble, (n, c)
     groups: Tensor  # (3, n): the selection, kept by checkpoints
     unseen: Tensor  # (n, c): mean logits of the twins that did not train on the row; with estimated rates only

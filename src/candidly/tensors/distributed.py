@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -70,12 +71,11 @@ def sum_gradients(module: nn.Module) -> None:
         gradient.copy_(part.view_as(gradient))
 
 
-def bring_together(method: nn.Module, mine: Tensor) -> None:
-    """Give every process the per-example state of all: each row comes from the process that trained on it (`mine`)."""
+def bring_together(states: Iterable[Tensor], mine: Tensor) -> None:
+    """Give every process the per-example states of all: a row comes from the process that trained on it (`mine`)."""
     if world() == 1:
         return
-    for name in getattr(method, "row_names", ()):
-        rows = getattr(method, name)
+    for rows in states:
         rows[~mine] = 0
         dist.all_reduce(rows)
 

@@ -183,7 +183,7 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         fitted = self._train(X, sets, seed, self.rates)
         self.classes_, self.predictor_ = sets.classes, fitted.predictor
         self.history_, self.selection_ = fitted.history, fitted.selection
-        self.rates_ = getattr(fitted.method, "rates", None)
+        self.rates_ = fitted.method.rates
         self.known_energies_ = self._calibration(X, sets, seed)
         self.reach_ = float(self._distances(X).max())
         return self

@@ -100,7 +100,7 @@ class Fitted:
     @property
     def selection(self) -> Selection | None:
         """The method's last division of the training examples, as NumPy masks; None if it makes none."""
-        found = getattr(self.method, "selection", None)
+        found = self.method.selection
         return None if found is None else Selection(*(mask.cpu().numpy() for mask in found))
 
 
@@ -209,8 +209,8 @@ class Trainer:
         with seeded(self.seed, 0, self.rng):
             self.method.setup(self.model, candidates, self.rng)
         self.method.to(self.device)
-        kept = getattr(self.method, "candidates", None)
-        self.candidates = kept if isinstance(kept, Bits) else Bits(candidates)  # once is enough
+        kept = self.method.candidates
+        self.candidates = Bits(candidates) if kept is None else kept  # once is enough
         self.step = Step(self.model, self.method)
         distributed.share_state(self.step)
         plan, parameters = self.scheme, [p for p in self.step.parameters() if p.requires_grad]
@@ -225,9 +225,8 @@ class Trainer:
             self.method.epoch_start(epoch, self.predict_all)
             row: dict[str, Any] = {"epoch": epoch + 1, "lr": self.scheme.rate(epoch), "loss": self.train(epoch)}
         row |= self.method.report()
-        selection = getattr(self.method, "selection", None)
-        if self.kinds is not None and isinstance(selection, Selection):
-            row |= metrics.selection_quality(selection, getattr(self.method, "scores", None), self.kinds)
+        if self.kinds is not None and self.method.selection is not None:
+            row |= metrics.selection_quality(self.method.selection, self.method.scores, self.kinds)
         if self.test is not None:
             row["accuracy"] = metrics.accuracy(predict(self.model, self.test[0], shared=True), self.test[1])
         row["flops"] = self.meter.total * distributed.world()
@@ -244,7 +243,7 @@ class Trainer:
         mine = torch.zeros(len(order), dtype=torch.bool, device=self.device)
         if self.recorded is not None:
             self.recorded.zero_()  # each process fills in its own rows
-        phase = "warm-up" if getattr(self.method, "warming", False) else "training"  # they may cost different amounts
+        phase = "warm-up" if self.method.warming else "training"  # they may cost different amounts
         for batch, size, done in self.batches(order):
             for group in self.optimizer.param_groups:
                 group["lr"] = self.scheme.rate(epoch + done)
@@ -302,7 +301,7 @@ class Trainer:
             dist.all_reduce(total)
             if self.recorded is not None:
                 dist.all_reduce(self.recorded)
-        distributed.bring_together(self.method, mine)
+        distributed.bring_together(self.method.row_states(), mine)
         distributed.average_buffers(self.model)
         loss = float(total) / len(self.views)
         if not math.isfinite(loss):
