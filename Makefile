@@ -43,5 +43,5 @@ bench: $(STAMP)  ## Speed, every part side by side with its bare cost: results/s
 	$(BIN)/python benchmarks/all.py --out results
 
 clean:
-	rm -rf .venv .venv-lowest candidly-demo candidly-demo.partial build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf .venv .venv-lowest candidly-demo candidly-demo.partial build dist .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
