@@ -1,8 +1,9 @@
 """OOC: learning with mixed closed-set and open-set out-of-candidate examples (He, Feng and Yang, KDD 2023).
 
-Algorithm 1 line by line. The defaults are the authors' released program without its bugs; the preset "paper" follows the
-text where the program differs (docs/method.md lists the exceptions), "robust" takes an open-set score that does not break down as the model grows certain, and "gradual"
-also selects the surest examples first, while the model is still poor, and more of them as it learns.
+Algorithm 1 line by line. The defaults are the authors' released program without its bugs. The preset "paper" follows
+the text where the program differs (docs/method.md lists the exceptions), "robust" takes an open-set score that does
+not break down as the model grows certain, and "gradual" also selects the surest examples first, while the model is
+still poor, and more of them as it learns.
 """
 
 from __future__ import annotations
