@@ -20,7 +20,7 @@ test-slow: $(STAMP)  ## Campaigns: timing ratios, kills, long runs
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow
 
 .venv-lowest/.installed: pyproject.toml constraints.txt tools/lowest.py
-	$(PYTHON) -m venv .venv-lowest
+	$(PYTHON) -m venv --clear .venv-lowest
 	$(PYTHON) tools/lowest.py > .venv-lowest/constraints.txt
 	.venv-lowest/bin/pip install --quiet -c constraints.txt -c .venv-lowest/constraints.txt -e '.[dev]'
 	@touch $@

@@ -402,8 +402,8 @@ def test_without_the_evidence_of_sizes_the_contents_are_believed(mixed, monkeypa
 def test_an_interval_holds_its_point(mixed, monkeypatch):
     """Even one without width, when the mixture without open rows has a say in the point."""
     found, c = mixed
-    monkeypatch.setattr("candidly.rates.standard_errors", lambda *args: [0.0, 0.0, 0.0])
-    monkeypatch.setattr("candidly.rates.MODEL_ERROR", 0.0)
+    monkeypatch.setattr("candidly.auditing.rates.standard_errors", lambda *args: [0.0, 0.0, 0.0])
+    monkeypatch.setattr("candidly.auditing.rates.MODEL_ERROR", 0.0)
     estimate = _estimate([found.mixture, found.without], 0.995, found.seen, c)
     full, without = (shares(mixture, found.seen) for mixture in (found.mixture, found.without))
     assert without[1] > full[1]
@@ -796,10 +796,14 @@ def quietly(candidates, probs, **options):
         table, found = audit(candidates, probs, **options), estimate_rates(candidates, probs, **options)
     assert np.isfinite(table[["p_normal", "p_closed", "p_open", "suggested_probability"]]).all(axis=None)
     np.testing.assert_allclose(table[["p_normal", "p_closed", "p_open"]].sum(axis=1), 1)
+    shares_are_sound(found)
+    return table, found
+
+
+def shares_are_sound(found):
     for name in ("closed", "open", "outside"):
         low, high = getattr(found, f"{name}_interval")
         assert 0 <= low <= getattr(found, name) <= high <= 1
-    return table, found
 
 
 def test_two_rows():
@@ -871,6 +875,7 @@ def test_probabilities_are_finite_whatever_the_rates_and_the_outputs(data):
     logits = np.array([[data.draw(LOGITS) for _ in range(c)] for _ in range(n)])
     logits[:, 0] = np.maximum(logits[:, 0], -3e38)  # no row is all -inf
     sets = CandidateSets(members, classes=c)
+    shares_are_sound(estimate_rates(sets, logits=logits))
     for rates in EXTREME:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -890,7 +895,7 @@ def test_full_sets_are_normal_where_all_rows_are_to_be_closed():
 
 @pytest.mark.parametrize("rows", [5000, 150])  # sampled; others are judged in single precision
 def test_rows_share_what_full_sets_cannot_be(rows, monkeypatch):
-    monkeypatch.setattr("candidly.rates.SAMPLE", rows)
+    monkeypatch.setattr("candidly.auditing.rates.SAMPLE", rows)
     sets, logits, _ = made(300, c=4, tau1=0.3)
     logits = logits.astype(np.float32)
     mask = sets.dense()

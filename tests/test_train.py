@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 import torch
 from children import ended
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 from candidly import CandidateSets, corrupt, fit
 from candidly.bench.problems import digits, make_problem
@@ -174,6 +177,22 @@ def test_inputs_that_overflow_the_net_are_named():
     extreme[3] = 1e35
     with pytest.raises(InputError, match=r"X, row 3: the model's outputs, inf, .* no probabilities"):
         predictor.predict_proba(extreme)
+
+
+@pytest.fixture(scope="module")
+def linear():
+    return laws.train("cc", net="linear").predictor
+
+
+@given(X=hnp.arrays(np.float64, (2, laws.D), elements=st.floats(allow_nan=True, width=64)))
+def test_any_input_gives_probabilities_or_is_refused(linear, X):
+    if (np.abs(X) < 1e30).all():
+        probs = linear.predict_proba(X)
+        np.testing.assert_allclose(probs.sum(axis=1), 1, rtol=1e-5)
+        assert (probs >= 0).all()
+    elif not (np.abs(X) < 1e38).all():
+        with pytest.raises(InputError, match=r"row [01]"):
+            linear.predict_proba(np.where(np.abs(X) < 1e38, X, 1e39))
 
 
 def test_a_class_ruled_out_by_an_infinite_logit_has_probability_zero():
