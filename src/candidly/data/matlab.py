@@ -142,7 +142,7 @@ def _carry_out(request: dict[str, Any], given: dict[str, Any]) -> tuple[dict[str
     chosen = [name for name, *_ in listed]
     facts = {"names": ", ".join(chosen), "needed": sum(_needed(*entry) for entry in listed)}
     if facts["needed"] > request["limit"]:
-        return facts, {}
+        return facts | {"error": "it needs more memory than is free"}, {}
     loaded = loadmat(request["path"], variable_names=chosen)
     found = {name: value for name, value in loaded.items() if not name.startswith("__")}
     for value in found.values():
