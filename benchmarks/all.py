@@ -33,7 +33,9 @@ PARTS: dict[str, Callable[[], Any]] = {
     "methods": lambda: {name: overhead.measure(name) for name in overhead.CASES},
     "selection": selection.beside_a_pass,
     "augmentation": augmentation.throughput,
-    "augmentation_share": lambda: {kind: augmentation.share_of_a_step(kind) for kind in VIEWS if kind != "plain"},
+    "augmentation_share": lambda: {
+        kind: augmentation.share_of_a_step(kind) for kind in VIEWS if kind != "plain"
+    },
     "augmentation_alone": lambda: {
         kind: augmentation.share_of_a_step(kind, together=1) for kind in VIEWS if kind != "plain"
     },
@@ -55,23 +57,43 @@ def ratio(found: dict[str, Any]) -> str:
 def rows(results: dict[str, Any]) -> list[tuple[str, dict[str, Any], str]]:
     """(what, ratio with its interval, limit)."""
     listed = [
-        (f"an epoch of {name} / bare loop", f, f"{overhead.LIMITS[name]:.2f}") for name, f in results["methods"].items()
+        (f"an epoch of {name} / bare loop", f, f"{overhead.LIMITS[name]:.2f}")
+        for name, f in results["methods"].items()
     ]
-    listed.append(("selection, 1,000,000 x 100 / reading its bytes", results["selection"]["scores"], "8"))
-    listed.append(("the same by torch alone, without numba / reading its bytes", results["selection"]["plain"], ""))
+    listed.append(
+        ("selection, 1,000,000 x 100 / reading its bytes", results["selection"]["scores"], "8")
+    )
+    listed.append(
+        (
+            "the same by torch alone, without numba / reading its bytes",
+            results["selection"]["plain"],
+            "",
+        )
+    )
     listed.append(("selection / the largest of each row", results["selection"]["rows"], ""))
-    listed.append(("selection between two epochs of `ooc` / reading its bytes", results["selection"]["training"], ""))
+    listed.append(
+        (
+            "selection between two epochs of `ooc` / reading its bytes",
+            results["selection"]["training"],
+            "",
+        )
+    )
     listed += [
-        (f"{kind} views of a batch / training step", f, "0.05") for kind, f in results["augmentation_share"].items()
+        (f"{kind} views of a batch / training step", f, "0.05")
+        for kind, f in results["augmentation_share"].items()
     ]
     listed += [
-        (f"{kind} views, batch by batch / training step", f, "") for kind, f in results["augmentation_alone"].items()
+        (f"{kind} views, batch by batch / training step", f, "")
+        for kind, f in results["augmentation_alone"].items()
     ]
     listed.append(("plain eager PyTorch / the encoder", results["encoder"], "at least 1.5"))
     listed += [
-        (f"plain eager PyTorch / the same, {name}", found, "") for name, found in results["encoder_variants"].items()
+        (f"plain eager PyTorch / the same, {name}", found, "")
+        for name, found in results["encoder_variants"].items()
     ]
-    return listed + [(f"a step, {name} / as it is", found, "") for name, found in results["variants"].items()]
+    return listed + [
+        (f"a step, {name} / as it is", found, "") for name, found in results["variants"].items()
+    ]
 
 
 def tables(results: dict[str, Any]) -> str:
@@ -84,7 +106,8 @@ def tables(results: dict[str, Any]) -> str:
         cells = [f"{point['seconds']:.3g}, {point['megabytes']:.0f}" for point in points]
         lines.append(f"| {points[0]['rows']:,} | {' | '.join(cells)} |")
     laws = [
-        f"n^{f['exponent']:.2f} [{f['exponent_low']:.2f}, {f['exponent_high']:.2f}]" for f in results["growth"].values()
+        f"n^{f['exponent']:.2f} [{f['exponent_low']:.2f}, {f['exponent_high']:.2f}]"
+        for f in results["growth"].values()
     ]
     lines.append(f"| grows as | {' | '.join(laws)} |")
     lines += ["", "| views | images/s [quartiles] | distinct of 64 |", "|---|---|---|"]
@@ -93,9 +116,13 @@ def tables(results: dict[str, Any]) -> str:
         for f in results["augmentation"]
     ]
     lines += ["", "| | seconds |", "|---|---|"]
-    lines += [f"| `{name}` | {found['seconds']:.2f} |" for name, found in results["startup"].items()]
+    lines += [
+        f"| `{name}` | {found['seconds']:.2f} |" for name, found in results["startup"].items()
+    ]
     large = results["imagenet"]
-    lines.append(f"| selection, {large['rows']:,} x {large['classes']:,} | {large['seconds']:.1f} |")
+    lines.append(
+        f"| selection, {large['rows']:,} x {large['classes']:,} | {large['seconds']:.1f} |"
+    )
     lines += ["", f"State of {large['state_gb']:.2f} GB, at most {large['peak_gb']:.2f} GB in use."]
     return "\n".join(lines)
 
@@ -110,7 +137,15 @@ def plot(results: dict[str, Any], path: Path) -> None:
         left.plot([found["low"], found["high"]], [y, y], color="#0072b2", lw=2)
         left.plot(found["ratio"], y, "o", color="#0072b2", ms=4)
         left.plot(overhead.LIMITS[name], y, "|", color="#d55e00", ms=10, mew=2)
-        left.text(-0.02, y, name, ha="right", va="center", fontsize=7, transform=left.get_yaxis_transform())
+        left.text(
+            -0.02,
+            y,
+            name,
+            ha="right",
+            va="center",
+            fontsize=7,
+            transform=left.get_yaxis_transform(),
+        )
     left.set_yticks([])
     left.axvline(1, color="black", lw=0.8)
     left.set_xlabel("time beside the bare loop (bar: limit)", fontsize=8)
@@ -130,12 +165,21 @@ def stamp() -> dict[str, Any]:
     """When, where and how busy it was."""
     machine = {"processor": processor(), "threads": torch.get_num_threads()}
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    return {"time": now, **machine, "torch": torch.__version__, "load": round(os.getloadavg()[0], 2)}
+    return {
+        "time": now,
+        **machine,
+        "torch": torch.__version__,
+        "load": round(os.getloadavg()[0], 2),
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("results"), help="folder of speed.json and speed.png")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("results"), help="folder of speed.json and speed.png"
+    )
     parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
     parser.add_argument("--show", action="store_true", help="measure nothing")
     options = parser.parse_args()

@@ -23,7 +23,10 @@ QS = (0.1, 0.3, 0.5)
 TAUS = ((0.0, 0.0), (0.1, 0.1), (0.2, 0.4), (0.3, 0.6), (0.3, 0.0), (0.0, 0.6))
 ROWS = 5000  # known and open rows together, where there are that many
 WIDTH = 64  # of encoded features after the PCA
-REAL = {"lost": "lost.mat", "msrcv2": "MSRCv2.mat"}  # their candidate sets are people's and captions', not drawn by q
+REAL = {
+    "lost": "lost.mat",
+    "msrcv2": "MSRCv2.mat",
+}  # their candidate sets are people's and captions', not drawn by q
 
 
 @dataclass(frozen=True)
@@ -39,10 +42,14 @@ class Case:
 
 def cells(names: list[str]) -> list[tuple[str, float, tuple[float, float]]]:
     """(data, q, tau) of the grid; data with real candidate sets have no q (0 stands for it)."""
-    return [(name, q, tau) for name in names for q in ((0.0,) if name in REAL else QS) for tau in TAUS]
+    return [
+        (name, q, tau) for name in names for q in ((0.0,) if name in REAL else QS) for tau in TAUS
+    ]
 
 
-def case(name: str, q: float, tau: tuple[float, float], seed: int, folder: Path, model: str = "proden") -> Case:
+def case(
+    name: str, q: float, tau: tuple[float, float], seed: int, folder: Path, model: str = "proden"
+) -> Case:
     """One cell of the grid, from the cache if it is there."""
     path = folder / f"{name}-{model}-q{q:g}-tau{tau[0]:g},{tau[1]:g}-seed{seed}.npz"
     if not path.exists():
@@ -59,7 +66,10 @@ def _make(name: str, q: float, tau: tuple[float, float], seed: int, model: str) 
         X, mask, kinds, labels = _real(name, tau, seed)
     else:
         problem = _drawn(name, q, tau, seed)
-        X, mask = problem.X.reshape(len(problem.X), -1).astype(np.float32), problem.candidates.dense()
+        X, mask = (
+            problem.X.reshape(len(problem.X), -1).astype(np.float32),
+            problem.candidates.dense(),
+        )
         kinds, labels = problem.truth.kinds, problem.truth.labels
     logits = out_of_fold(X, mask, seed, model)
     return Case(mask, logits, X, kinds, labels)
@@ -100,17 +110,25 @@ def _encoded(known: str, pool: str) -> Callable[[float, int], Source]:
     def load(tau2: float, seed: int) -> Source:
         source = _some(*features(), tau2, seed, 1)
         axes = np.linalg.eigh(np.cov(source.X.T))[1][:, -WIDTH:].astype(np.float32)
-        return replace(source, X=source.X @ axes, pool=source.pool @ axes, X_test=source.X_test @ axes)
+        return replace(
+            source, X=source.X @ axes, pool=source.pool @ axes, X_test=source.X_test @ axes
+        )
 
     return load
 
 
-def _some(X: np.ndarray, y: np.ndarray, pool: np.ndarray, tau2: float, seed: int, scale: float) -> Source:
+def _some(
+    X: np.ndarray, y: np.ndarray, pool: np.ndarray, tau2: float, seed: int, scale: float
+) -> Source:
     """As many known rows as make `ROWS` with their open ones, other ones for each seed."""
     rng = np.random.default_rng([seed, 7])
     n0 = int(ROWS / (1 + tau2))
     rows, others = rng.permutation(len(X))[:n0], rng.permutation(len(pool))[:ROWS]
-    X, y, pool = X[rows].astype(np.float32) / scale, y[rows], pool[others].astype(np.float32) / scale
+    X, y, pool = (
+        X[rows].astype(np.float32) / scale,
+        y[rows],
+        pool[others].astype(np.float32) / scale,
+    )
     return Source(X, y, pool, X[:1], y[:1], tuple(map(str, range(int(y.max()) + 1))))
 
 
@@ -122,7 +140,9 @@ SOURCES: dict[str, Callable[[float, int], Source]] = {
 }
 
 
-def _real(name: str, tau: tuple[float, float], seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _real(
+    name: str, tau: tuple[float, float], seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """A table with its own candidate sets: some classes are held out as the open world, some sets lose their truth.
 
     A row of a held-out class keeps its other candidates; without any it is dropped. The closed rows are made by
@@ -131,7 +151,11 @@ def _real(name: str, tau: tuple[float, float], seed: int) -> tuple[np.ndarray, n
     from scipy.io import loadmat
 
     table = loadmat(Path(os.environ.get("CANDIDLY_DATA", ".")) / "tables" / REAL[name])
-    X, target, sets = table["data"], table["target"].toarray().T > 0, table["partial_target"].toarray().T > 0
+    X, target, sets = (
+        table["data"],
+        table["target"].toarray().T > 0,
+        table["partial_target"].toarray().T > 0,
+    )
     rng = np.random.default_rng([seed, 11])
     used = np.flatnonzero(target.sum(axis=0) >= 10)
     held = rng.permutation(used)[: len(used) // 3]

@@ -33,7 +33,14 @@ from candidly.scores import log_softmax
 KINDS = ("closed", "open", "outside")
 BINS = 10  # of the reliability diagram, of equal width
 OURS = ("probs", "logits", "features")
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#000000")  # safe for colour-blind readers
+COLOURS = (
+    "#0072b2",
+    "#d55e00",
+    "#009e73",
+    "#cc79a7",
+    "#e69f00",
+    "#000000",
+)  # safe for colour-blind readers
 
 
 def rivals(chosen: Case) -> dict[str, np.ndarray]:
@@ -50,12 +57,16 @@ def rivals(chosen: Case) -> dict[str, np.ndarray]:
         "cleanlab label": 1 - get_label_quality_scores(best, probs),
         "cleanlab margin": 1 - get_label_quality_scores(best, probs, method="normalized_margin"),
         "cleanlab multilabel": 1 - multilabel(lists, probs),
-        "cleanlab ood outputs": 1 - OutOfDistribution().fit_score(pred_probs=probs, labels=best, verbose=False),
-        "cleanlab ood features": 1 - OutOfDistribution().fit_score(features=chosen.features, verbose=False),
+        "cleanlab ood outputs": 1
+        - OutOfDistribution().fit_score(pred_probs=probs, labels=best, verbose=False),
+        "cleanlab ood features": 1
+        - OutOfDistribution().fit_score(features=chosen.features, verbose=False),
     }
 
 
-def precisions(chosen: Case, scores: dict[str, dict[str, np.ndarray]]) -> dict[str, dict[str, float]]:
+def precisions(
+    chosen: Case, scores: dict[str, dict[str, np.ndarray]]
+) -> dict[str, dict[str, float]]:
     """Average precision of each score, for each kind that there is."""
     return {
         kind: {name: float(average_precision_score(true, s[kind])) for name, s in scores.items()}
@@ -65,7 +76,11 @@ def precisions(chosen: Case, scores: dict[str, dict[str, np.ndarray]]) -> dict[s
 
 
 def truth(chosen: Case) -> dict[str, np.ndarray]:
-    return {"closed": chosen.kinds == CLOSED, "open": chosen.kinds == OPEN, "outside": chosen.kinds != NORMAL}
+    return {
+        "closed": chosen.kinds == CLOSED,
+        "open": chosen.kinds == OPEN,
+        "outside": chosen.kinds != NORMAL,
+    }
 
 
 def of_rivals(chosen: Case, path: Path) -> dict[str, dict[str, float]]:
@@ -103,7 +118,9 @@ def bins(p: np.ndarray, true: np.ndarray) -> list[list[float]]:
     """Of each bin: rows, sum of the probabilities, rows of the kind."""
     where = np.minimum((p * BINS).astype(int), BINS - 1)
     counts = [np.bincount(where, weights, BINS) for weights in (None, p, true)]
-    return [[int(n), round(float(stated), 1), int(of)] for n, stated, of in zip(*counts, strict=True)]
+    return [
+        [int(n), round(float(stated), 1), int(of)] for n, stated, of in zip(*counts, strict=True)
+    ]
 
 
 def summary(rows: list[dict[str, Any]]) -> str:
@@ -115,7 +132,10 @@ def finding(rows: list[dict[str, Any]]) -> list[str]:
     for kind in KINDS:
         with_kind = [row for row in rows if kind in row["found"]]
         data, names = sorted({row["data"] for row in with_kind}), list(with_kind[0]["found"][kind])
-        lines += [f"\nAverage precision, {kind}:\n", "| score | " + " | ".join([*data, "all"]) + " |"]
+        lines += [
+            f"\nAverage precision, {kind}:\n",
+            "| score | " + " | ".join([*data, "all"]) + " |",
+        ]
         lines.append("|---" * (len(data) + 2) + "|")
         for name in names:
             means = by_data(with_kind, lambda row: row["found"][kind][name])  # noqa: B023
@@ -139,7 +159,9 @@ def calibrating(rows: list[dict[str, Any]]) -> list[str]:
             parts = [row["calibration"][inputs] for row in rows if row["data"] == d]
             right = [p["suggestions right"] for p in parts if p["suggestions right"] is not None]
             errors = " | ".join(f"{np.mean([p[k] for p in parts]):.3f}" for k in ("closed", "open"))
-            lines.append(f"| {d} | {inputs} | {errors} | {np.mean(right) if right else np.nan:.3f} |")
+            lines.append(
+                f"| {d} | {inputs} | {errors} | {np.mean(right) if right else np.nan:.3f} |"
+            )
     return lines
 
 
@@ -152,10 +174,17 @@ def injecting(rows: list[dict[str, Any]]) -> list[str]:
             "error": "error, as it is / calibrated",
             "found": "AP, as it is / after",
         }
-        lines += [f"\nSelf-injection, {kind}:\n", "| data | " + " | ".join(shown.values()) + " |", "|---" * 4 + "|"]
+        lines += [
+            f"\nSelf-injection, {kind}:\n",
+            "| data | " + " | ".join(shown.values()) + " |",
+            "|---" * 4 + "|",
+        ]
         for d in [*sorted({row["data"] for row in with_kind}), "all"]:
             mine = [row["injected"][kind] for row in with_kind if d in (row["data"], "all")]
-            pairs = [np.array([m[what] for m in mine if None not in m[what]]).mean(axis=0) for what in shown]
+            pairs = [
+                np.array([m[what] for m in mine if None not in m[what]]).mean(axis=0)
+                for what in shown
+            ]
             lines.append(f"| {d} | " + " | ".join(f"{a:.3f} / {b:.3f}" for a, b in pairs) + " |")
     return lines
 
@@ -176,7 +205,9 @@ def picture(rows: list[dict[str, Any]], path: Path) -> None:
         axis.plot([0, 1], [0, 1], color="0.6", lw=1, ls="--", zorder=0)
         axis.set(title=f"p_{kind}", xlabel="stated probability", aspect="equal")
     axes[0].set_ylabel("true frequency")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+    figure.legend(
+        *axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False
+    )
     figure.savefig(path, dpi=150)
 
 
@@ -184,14 +215,20 @@ def _paired(rows: list[dict[str, Any]], kind: str, names: list[str]) -> str:
     """The audit against the rival with the best mean, cell by cell: the gap, and where it is behind in every seed."""
     lines = []
     for inputs in ("logits", "features"):
-        others = [name for name in names if not name.startswith("audit") and (inputs in name or "features" not in name)]
+        others = [
+            name
+            for name in names
+            if not name.startswith("audit") and (inputs in name or "features" not in name)
+        ]
         rival = max(others, key=lambda name: np.mean([row["found"][kind][name] for row in rows]))
         gaps: dict[tuple[Any, ...], list[float]] = {}
         for row in rows:
             gap = row["found"][kind][f"audit, {inputs}"] - row["found"][kind][rival]
             gaps.setdefault((row["data"], row["q"], *row["tau"]), []).append(gap)
         behind = {key: float(np.mean(g)) for key, g in gaps.items() if max(g) < 0}
-        told = "; ".join(f"{key} {gap:+.3f}" for key, gap in sorted(behind.items(), key=lambda item: item[1])[:6])
+        told = "; ".join(
+            f"{key} {gap:+.3f}" for key, gap in sorted(behind.items(), key=lambda item: item[1])[:6]
+        )
         mean = np.mean([gap for g in gaps.values() for gap in g])
         lines.append(
             f"Audit on {inputs} minus {rival}: {mean:+.3f}; behind in all seeds: {len(behind)}/{len(gaps)}. {told}"
@@ -200,7 +237,9 @@ def _paired(rows: list[dict[str, Any]], kind: str, names: list[str]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", nargs="+", default=[], choices=[*SOURCES, *REAL])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--out", type=Path, default=Path("audit_find.jsonl"))
@@ -214,7 +253,9 @@ def main() -> None:
                 continue
             kept = chosen.cache / f"rivals-{name}-q{q:g}-tau{tau[0]:g},{tau[1]:g}-seed{seed}.json"
             problem = case(name, q, tau, seed, chosen.cache)
-            row = measure(problem, kept) | ({} if seed else {"injected": audit_injection.measure(problem)})
+            row = measure(problem, kept) | (
+                {} if seed else {"injected": audit_injection.measure(problem)}
+            )
             add_row(chosen.out, {"data": name, "q": q, "tau": tau, "seed": seed} | row)
     print(summary(read_rows(chosen.out)))
     if chosen.picture:

@@ -34,30 +34,47 @@ class Rehearsed(NamedTuple):
 def calibration_error(p: np.ndarray, true: np.ndarray, bins: int = BINS) -> float:
     """Mean distance between stated and true frequency, over bins of equal count."""
     parts = np.array_split(np.argsort(p, kind="stable"), bins)
-    return float(sum(abs(p[part].mean() - true[part].mean()) * len(part) for part in parts) / len(p))
+    return float(
+        sum(abs(p[part].mean() - true[part].mean()) * len(part) for part in parts) / len(p)
+    )
 
 
 def measure(chosen: Case, seed: int = 0) -> dict[str, Any]:
     """Of p_closed and p_open: AUROC against normal rows [injected, real], calibration error [as it is, calibrated], and
     average precision [as it is, after calibration and choice]."""
-    outputs, rng = read_outputs(chosen.candidates, None, chosen.logits, None), np.random.default_rng(seed)
+    outputs, rng = (
+        read_outputs(chosen.candidates, None, chosen.logits, None),
+        np.random.default_rng(seed),
+    )
     found = study(outputs)
     sure, labels = confident(outputs, found)
-    common = np.argsort(-np.bincount(labels[sure], minlength=outputs.sets.n_classes), kind="stable")[:2]
+    common = np.argsort(
+        -np.bincount(labels[sure], minlength=outputs.sets.n_classes), kind="stable"
+    )[:2]
     made = {
         CLOSED: [_rehearse(misplaced(outputs, sure, labels, rng), CLOSED)],
         OPEN: [_rehearse(hide_class(outputs, sure, labels, int(k), rng), OPEN) for k in common],
     }
     post, result = judge_rows(make_judges(found), found.seen, POWERS)[0], {}
-    for kind, name, share in ((CLOSED, "closed", found.estimate.closed), (OPEN, "open", found.estimate.open)):
+    for kind, name, share in (
+        (CLOSED, "closed", found.estimate.closed),
+        (OPEN, "open", found.estimate.open),
+    ):
         parts = [part for part in made[kind] if 0 < part.is_injected.sum() < len(part.p)]
-        true, p, rows = chosen.kinds == kind, post[:, kind], (chosen.kinds == kind) | (chosen.kinds == NORMAL)
+        true, p, rows = (
+            chosen.kinds == kind,
+            post[:, kind],
+            (chosen.kinds == kind) | (chosen.kinds == NORMAL),
+        )
         if not parts:
             continue
         new = _calibrated(parts, p, share)
         ranks = new if kind == CLOSED else _best_score(parts, p, found.seen.scores)
         result[name] = {
-            "auroc": [float(np.mean([auroc(q.p, q.is_injected) for q in parts])), auroc(p[rows], true[rows])],
+            "auroc": [
+                float(np.mean([auroc(q.p, q.is_injected) for q in parts])),
+                auroc(p[rows], true[rows]),
+            ],
             "error": [calibration_error(p, true), calibration_error(new, true)],
             "found": [average_precision(p, true), average_precision(ranks, true)],
         }
@@ -72,9 +89,15 @@ def _rehearse(made: Injected, kind: int) -> Rehearsed:
 
 
 def _calibrated(parts: list[Rehearsed], p: np.ndarray, share: float) -> np.ndarray:
-    y, x = (np.concatenate([getattr(part, name) for part in parts]) for name in ("is_injected", "p"))
+    y, x = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("is_injected", "p")
+    )
     weights = np.where(y, share / y.sum(), (1 - share) / (~y).sum())
-    return IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip").fit(x, y, sample_weight=weights).predict(p)
+    return (
+        IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip")
+        .fit(x, y, sample_weight=weights)
+        .predict(p)
+    )
 
 
 def _best_score(parts: list[Rehearsed], p: np.ndarray, scores: np.ndarray) -> np.ndarray:

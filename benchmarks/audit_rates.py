@@ -31,7 +31,9 @@ def outputs(chosen: Case, inputs: str) -> dict[str, Any]:
     """The arguments of an audit beside the candidates."""
     if inputs == "probs":
         return {"probs": np.exp(log_softmax(chosen.logits))}
-    return {"logits": chosen.logits} | ({"features": chosen.features} if inputs == "features" else {})
+    return {"logits": chosen.logits} | (
+        {"features": chosen.features} if inputs == "features" else {}
+    )
 
 
 def measure(chosen: Case, inputs: str) -> dict[str, Any]:
@@ -42,7 +44,11 @@ def measure(chosen: Case, inputs: str) -> dict[str, Any]:
     truth = {"closed": closed, "open": open_}
     row: dict[str, Any] = {"n": len(chosen.kinds), "seconds": seconds, "notes": len(found.notes)}
     for name, true in truth.items():
-        row[name] = {"true": float(true), "found": getattr(found, name), "interval": getattr(found, f"{name}_interval")}
+        row[name] = {
+            "true": float(true),
+            "found": getattr(found, name),
+            "interval": getattr(found, f"{name}_interval"),
+        }
     return row
 
 
@@ -72,7 +78,10 @@ def table(rows: list[dict[str, Any]]) -> str:
         drawn = [row for row in rows if row["input"] == inputs and row["data"] not in REAL]
         if drawn:
             lines.append(f"| all drawn by q | {inputs} | {len(drawn)} | {_figures(drawn)} |")
-    worst = sorted(rows, key=lambda row: -max(abs(row[k]["found"] - row[k]["true"]) for k in ("closed", "open")))
+    worst = sorted(
+        rows,
+        key=lambda row: -max(abs(row[k]["found"] - row[k]["true"]) for k in ("closed", "open")),
+    )
     lines += ["", "Worst cells (true -> found [interval]):"]
     for row in [row for row in worst if row["data"] not in REAL][:8]:
         told = ", ".join(_told(row, name) for name in ("closed", "open"))
@@ -83,14 +92,30 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def _figures(group: list[dict[str, Any]]) -> str:
-    errors = {k: np.abs([row[k]["found"] - row[k]["true"] for row in group]) for k in ("closed", "open")}
-    covered = {k: [row[k]["interval"][0] <= row[k]["true"] <= row[k]["interval"][1] for row in group] for k in errors}
-    width = {k: np.median([row[k]["interval"][1] - row[k]["interval"][0] for row in group]) for k in errors}
+    errors = {
+        k: np.abs([row[k]["found"] - row[k]["true"] for row in group]) for k in ("closed", "open")
+    }
+    covered = {
+        k: [row[k]["interval"][0] <= row[k]["true"] <= row[k]["interval"][1] for row in group]
+        for k in errors
+    }
+    width = {
+        k: np.median([row[k]["interval"][1] - row[k]["interval"][0] for row in group])
+        for k in errors
+    }
     clean = [row for row in group if tuple(row["tau"]) == (0, 0)]
-    alarms = np.mean([any(row[k]["interval"][0] > 0 for k in errors) for row in clean]) if clean else np.nan
-    shown = [f"{np.median(e):.3f} (mean {e.mean():.3f}, max {e.max():.3f})" for e in errors.values()]
+    alarms = (
+        np.mean([any(row[k]["interval"][0] > 0 for k in errors) for row in clean])
+        if clean
+        else np.nan
+    )
+    shown = [
+        f"{np.median(e):.3f} (mean {e.mean():.3f}, max {e.max():.3f})" for e in errors.values()
+    ]
     shares = ", ".join(f"{np.mean(c):.0%}" for c in covered.values())
-    return " | ".join([*shown, shares, ", ".join(f"{w:.3f}" for w in width.values()), f"{alarms:.0%}"])
+    return " | ".join(
+        [*shown, shares, ", ".join(f"{w:.3f}" for w in width.values()), f"{alarms:.0%}"]
+    )
 
 
 def _told(row: dict[str, Any], name: str) -> str:
@@ -110,7 +135,9 @@ def add_row(path: Path, row: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", nargs="+", default=[], choices=[*SOURCES, *REAL])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--out", type=Path, default=Path("audit_rates.jsonl"))
@@ -123,7 +150,10 @@ def main() -> None:
                 if (name, q, *tau, seed, inputs) in done:
                     continue
                 row = measure(case(name, q, tau, seed, chosen.cache), inputs)
-                add_row(chosen.out, {"data": name, "q": q, "tau": tau, "seed": seed, "input": inputs} | row)
+                add_row(
+                    chosen.out,
+                    {"data": name, "q": q, "tau": tau, "seed": seed, "input": inputs} | row,
+                )
     print(summary(read_rows(chosen.out)))
 
 

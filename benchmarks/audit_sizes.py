@@ -25,7 +25,9 @@ Floats = np.ndarray
 @dataclass(frozen=True)
 class Way:
     name: str
-    wrong: Callable[[Floats], Floats]  # doubt (1 - max p) to the share of the wrong labels that are candidates
+    wrong: Callable[
+        [Floats], Floats
+    ]  # doubt (1 - max p) to the share of the wrong labels that are candidates
     n: int = 2000
     c: int = 6
     concentration: float = 0.25  # of the outputs: the less, the surer
@@ -73,11 +75,16 @@ def measure(way: Way, seed: int) -> tuple[float, float, bool]:
 
 
 def main() -> None:
-    print("| sets | true | sizes always count | as it is | intervals that hold |\n|---|---|---|---|---|")
+    print(
+        "| sets | true | sizes always count | as it is | intervals that hold |\n|---|---|---|---|---|"
+    )
     for way in WAYS:
         always, found, held = zip(*(measure(way, seed) for seed in range(SEEDS)), strict=True)
         shown = [f"{np.mean(values):.3f}, at most {max(values):.3f}" for values in (always, found)]
-        print(f"| {way.name} | {way.open} | {shown[0]} | {shown[1]} | {sum(held)} of {SEEDS} |", flush=True)
+        print(
+            f"| {way.name} | {way.open} | {shown[0]} | {shown[1]} | {sum(held)} of {SEEDS} |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

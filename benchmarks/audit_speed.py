@@ -46,7 +46,11 @@ def make(rows: int, classes: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray
         p = rng.standard_exponential(shape, dtype=np.float32) ** 3
         probs[part] = p / p.sum(axis=1, keepdims=True)
         mask[part] = rng.random(shape, dtype=np.float32) < 2 / classes
-        top = np.where(rng.random(shape[0]) < 0.9, probs[part].argmax(axis=1), rng.integers(classes, size=shape[0]))
+        top = np.where(
+            rng.random(shape[0]) < 0.9,
+            probs[part].argmax(axis=1),
+            rng.integers(classes, size=shape[0]),
+        )
         mask[part][np.arange(shape[0]), top] = True
     return probs, mask
 
@@ -57,12 +61,16 @@ def peak_memory(probs: np.ndarray, mask: np.ndarray) -> float:
         paths = [str(Path(folder) / name) for name in ("probs.npy", "mask.npy")]
         np.save(paths[0], probs)
         np.save(paths[1], mask)
-        done = subprocess.run([sys.executable, "-c", CHILD, *paths], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", CHILD, *paths], capture_output=True, text=True, check=True
+        )
     return float(done.stdout) / (probs.nbytes + mask.nbytes)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--classes", type=int, default=100)
     parser.add_argument("--pairs", type=int, default=9)
@@ -79,7 +87,9 @@ def main() -> None:
     results["memory"] = peak_memory(probs, mask)
     for name in ("sets", "matrix", "rates"):
         r = results[name]
-        print(f"{name:8} {r['ratio']:.2f} [{r['low']:.2f}, {r['high']:.2f}] x one pass ({r['bare_seconds']:.3f} s)")
+        print(
+            f"{name:8} {r['ratio']:.2f} [{r['low']:.2f}, {r['high']:.2f}] x one pass ({r['bare_seconds']:.3f} s)"
+        )
     print(f"memory   {results['memory']:.2f} x the inputs")
     if chosen.out:
         chosen.out.write_text(json.dumps(results, indent=1) + "\n")

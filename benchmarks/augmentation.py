@@ -37,14 +37,20 @@ class Case(NamedTuple):
 
 
 def our_cases(images: Tensor) -> dict[str, Case]:
-    views, index, rng = make_views(images), torch.arange(len(images)), torch.Generator().manual_seed(0)
+    views, index, rng = (
+        make_views(images),
+        torch.arange(len(images)),
+        torch.Generator().manual_seed(0),
+    )
 
     def policy(x: Tensor) -> Tensor:
         return warp(*rand_augment(x, torch.rand(len(x), 4, generator=rng)))
 
     return {
         f"ours: {kind}": Case(
-            lambda kind=kind: views(index, kind, rng), len(images), policy if kind.endswith("strong") else None
+            lambda kind=kind: views(index, kind, rng),
+            len(images),
+            policy if kind.endswith("strong") else None,
         )
         for kind in VIEWS
     }
@@ -56,10 +62,15 @@ def kornia_cases(images: Tensor) -> dict[str, Case]:
         import kornia.augmentation as K
         from kornia.augmentation.auto import AutoAugment, RandAugment
     except ImportError:
-        print("kornia is not installed, so that only our own views are measured: pip install kornia")
+        print(
+            "kornia is not installed, so that only our own views are measured: pip install kornia"
+        )
         return {}
     size = tuple(images.shape[1:3])
-    flip, normalise = K.RandomHorizontalFlip(), K.Normalize(torch.full((3,), 0.5), torch.full((3,), 0.25))
+    flip, normalise = (
+        K.RandomHorizontalFlip(),
+        K.Normalize(torch.full((3,), 0.5), torch.full((3,), 0.25)),
+    )
     black = K.RandomCrop(size, padding=size[0] // 8)
     mirrored = K.RandomCrop(size, padding=size[0] // 8, padding_mode="reflect")
     cutout = K.RandomErasing(scale=(0.25, 0.25), ratio=(1.0, 1.0), p=1.0)
@@ -96,15 +107,23 @@ def measure(cases: dict[str, Case], repeats: int) -> list[dict[str, Any]]:
             seconds[name].append(time.perf_counter() - start)
     rows = []
     for name, case in cases.items():
-        low, median, high = np.quantile(case.images / np.array(seconds[name][1:]), [0.25, 0.5, 0.75]).round().tolist()
+        low, median, high = (
+            np.quantile(case.images / np.array(seconds[name][1:]), [0.25, 0.5, 0.75])
+            .round()
+            .tolist()
+        )
         different = distinct(case.policy) if case.policy else None
-        rows.append({"program": name, "median": median, "low": low, "high": high, "distinct": different})
+        rows.append(
+            {"program": name, "median": median, "low": low, "high": high, "distinct": different}
+        )
     return rows
 
 
 def distinct(policy: Callable[[Tensor], Tensor], copies: int = 64, batches: int = 20) -> float:
     """How many different images the random operations make of many copies of one, in one batch."""
-    image = torch.randint(0, 256, (1, 32, 32, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    image = torch.randint(
+        0, 256, (1, 32, 32, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(1)
+    )
     results = [policy(image.repeat(copies, 1, 1, 1)) for _ in range(batches)]
     return float(np.mean([len(result.flatten(1).unique(dim=0)) for result in results]))
 
@@ -116,7 +135,9 @@ def throughput(batch: int = 512, size: int = 32, repeats: int = 15) -> list[dict
         return measure(our_cases(images) | kornia_cases(images), repeats)
 
 
-def share_of_a_step(kind: str = "weak", together: int | None = None, batch: int = 128, pairs: int = 15) -> Any:
+def share_of_a_step(
+    kind: str = "weak", together: int | None = None, batch: int = 128, pairs: int = 15
+) -> Any:
     """Time of making views of some batches / time of as many training steps on them, with the net of the scale `cpu`.
 
     As in a training: of as many batches `together` as the trainer takes, and with memory that is kept.
@@ -125,7 +146,9 @@ def share_of_a_step(kind: str = "weak", together: int | None = None, batch: int 
     images = torch.randint(0, 256, (4096, 32, 32, 3), dtype=torch.uint8, generator=rng)
     views, net = (
         make_views(images),
-        laid_out(build_net(SCALES["cpu"].net, (3, 32, 32), 10, **SCALES["cpu"].net_settings), (3, 32, 32)),
+        laid_out(
+            build_net(SCALES["cpu"].net, (3, 32, 32), 10, **SCALES["cpu"].net_settings), (3, 32, 32)
+        ),
     )
     labels, optimizer = torch.randint(0, 10, (batch,)), torch.optim.SGD(net.parameters(), 0.01, 0.9)
     x = views(torch.arange(batch), "weak", rng)
@@ -146,7 +169,9 @@ def share_of_a_step(kind: str = "weak", together: int | None = None, batch: int 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--batch", type=int, default=512, help="images in a batch")
     parser.add_argument("--size", type=int, default=32, help="height and width of an image")
     parser.add_argument("--repeats", type=int, default=15, help="turns of each program")
@@ -162,7 +187,11 @@ def main() -> None:
         different = "" if row["distinct"] is None else f"{row['distinct']:.1f}"
         print(f"{row['program']:32} {row['median']:>10,.0f} {spread:>21} {different:>15}")
     if args.out:
-        machine = {"torch": torch.__version__, "threads": torch.get_num_threads(), "machine": platform.machine()}
+        machine = {
+            "torch": torch.__version__,
+            "threads": torch.get_num_threads(),
+            "machine": platform.machine(),
+        }
         settings = {"batch": args.batch, "size": args.size, "repeats": args.repeats}
         args.out.write_text(json.dumps({**settings, **machine, "rows": rows}, indent=2) + "\n")
 

@@ -41,10 +41,20 @@ def scale_for(widths: list[int], precision: str) -> Scale:
 
 
 def run(
-    kinds: Iterable[str], minutes: Iterable[float], scale: Scale, seed: int, data_dir: Path | None, out: Path
+    kinds: Iterable[str],
+    minutes: Iterable[float],
+    scale: Scale,
+    seed: int,
+    data_dir: Path | None,
+    out: Path,
 ) -> None:
     problem = validation_problem(scale, CELL, seed, data_dir)
-    about = {"processor": processor(), "threads": torch.get_num_threads(), "net": scale.net_settings, **scale.changes}
+    about = {
+        "processor": processor(),
+        "threads": torch.get_num_threads(),
+        "net": scale.net_settings,
+        **scale.changes,
+    }
     revision = versions()["revision"]  # of the code as it was loaded
     for each in minutes:
         for kind in kinds:
@@ -64,7 +74,10 @@ def spent(line: dict[str, Any]) -> float:
 
 def table(lines: list[dict[str, Any]]) -> str:
     given = {row.name: row.given for row in ROWS}
-    shown = ["| labels | given | cores | minutes | net | epochs | PFLOP | accuracy |", "|---" * 8 + "|"]
+    shown = [
+        "| labels | given | cores | minutes | net | epochs | PFLOP | accuracy |",
+        "|---" * 8 + "|",
+    ]
     for line in sorted(lines, key=lambda line: (line["kind"], line["threads"], line["minutes"])):
         cells = [
             line["kind"],
@@ -103,7 +116,9 @@ def plot(lines: list[dict[str, Any]], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
     parser.add_argument("--minutes", nargs="+", type=float, default=MINUTES)
     parser.add_argument("--widths", nargs=3, type=int, default=SCALES["cpu"].net_settings["widths"])

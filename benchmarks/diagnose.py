@@ -23,7 +23,9 @@ from candidly.methods.settings import make_method
 from candidly.tensors.nets import build_net
 from candidly.training.trainer import fit
 
-LWS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # settings of the method, changes of the scheme
+LWS: dict[
+    str, tuple[dict[str, Any], dict[str, Any]]
+] = {  # settings of the method, changes of the scheme
     "as in the table": ({}, {}),
     "40 epochs": ({}, {"epochs": 40}),
     "learning rate 0.2": ({}, {"lr": 0.2}),
@@ -50,7 +52,13 @@ def cavl() -> None:
     for q in (0.1, 0.5):
         print(f"digits, q = {q:g}")
         problem = make_problem(digits(0), q=q, tau1=0, tau2=0, seed=0)
-        fit(build_net("mlp", (64,), 6), problem.X, problem.candidates, Watched(problem.truth.labels), epochs=60)
+        fit(
+            build_net("mlp", (64,), 6),
+            problem.X,
+            problem.candidates,
+            Watched(problem.truth.labels),
+            epochs=60,
+        )
 
 
 def fashion(data_dir: Path) -> Problem:
@@ -59,18 +67,31 @@ def fashion(data_dir: Path) -> Problem:
     return make_problem(source, q=0.1, tau1=0, tau2=0, seed=0)
 
 
-def run(problem: Problem, name: str, label: str, settings: dict[str, Any], changes: dict[str, Any]) -> None:
+def run(
+    problem: Problem, name: str, label: str, settings: dict[str, Any], changes: dict[str, Any]
+) -> None:
     scale = SCALES["fashion"]
     model = build_net(scale.net, (1, 28, 28), 10, **scale.net_settings)
     plan = {**scale.changes, **changes}
-    fitted = fit(model, problem.X, problem.candidates, make_method(name, None, settings), test=problem.test, **plan)
+    fitted = fit(
+        model,
+        problem.X,
+        problem.candidates,
+        make_method(name, None, settings),
+        test=problem.test,
+        **plan,
+    )
     predicted, labels = fitted.predictor.logits(problem.test[0]).argmax(1), problem.test[1]
     classes = " ".join(f"{100 * (predicted[labels == k] == k).mean():.0f}" for k in range(10))
-    print(f"{label:20} {100 * fitted.history[-1]['accuracy']:.1f} % (by class: {classes})", flush=True)
+    print(
+        f"{label:20} {100 * fitted.history[-1]['accuracy']:.1f} % (by class: {classes})", flush=True
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=["cavl", "lws", "pico"])
     parser.add_argument("--data-dir", type=Path)
     chosen = parser.parse_args()

@@ -28,7 +28,9 @@ from pairs import paired_ratio, seconds
 class Layer(nn.Module):
     """Convolution with "same" padding, batch norm, ReLU6 unless linear: as published."""
 
-    def __init__(self, a: int, b: int, size: int, stride: int = 1, *, groups: int = 1, linear: bool = False) -> None:
+    def __init__(
+        self, a: int, b: int, size: int, stride: int = 1, *, groups: int = 1, linear: bool = False
+    ) -> None:
         super().__init__()
         padding = size // 2 if stride == 1 else 0  # the same on both sides needs no copy
         self.conv = nn.Conv2d(a, b, size, stride, padding, groups=groups, bias=False)
@@ -48,7 +50,9 @@ class Block(nn.Module):
         super().__init__()
         wide = a * expansion
         expand = [Layer(a, wide, 1)] if expansion > 1 else []
-        self.body = nn.Sequential(*expand, Layer(wide, wide, size, stride, groups=wide), Layer(wide, b, 1, linear=True))
+        self.body = nn.Sequential(
+            *expand, Layer(wide, wide, size, stride, groups=wide), Layer(wide, b, 1, linear=True)
+        )
         self.shortcut = stride == 1 and a == b
 
     def forward(self, x: Tensor) -> Tensor:
@@ -62,7 +66,9 @@ def eager() -> nn.Module:
         for repeats, size, stride, expansion, a, b in encoders.LITE0
         for i in range(repeats)
     ]
-    return nn.Sequential(Layer(3, 32, 3, 2), *blocks, Layer(320, 1280, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
+    return nn.Sequential(
+        Layer(3, 32, 3, 2), *blocks, Layer(320, 1280, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    ).eval()
 
 
 def folded(model: nn.Module) -> nn.Module:
@@ -73,7 +79,9 @@ def folded(model: nn.Module) -> nn.Module:
     return model
 
 
-def runner(model: nn.Module, images: np.ndarray, resolution: int, layout: torch.memory_format) -> Callable[[], None]:
+def runner(
+    model: nn.Module, images: np.ndarray, resolution: int, layout: torch.memory_format
+) -> Callable[[], None]:
     @torch.inference_mode()
     def run() -> None:
         for start in range(0, len(images), 64):
@@ -100,7 +108,9 @@ def variants(resolution: int = 96, n: int = 256) -> dict[str, dict[str, float]]:
     plain, last = runner(model, images, resolution, torch.contiguous_format), torch.channels_last
     quick = folded(model).to(memory_format=last)
     found = {
-        "batch norm folded": paired_ratio(plain, runner(folded(model), images, resolution, torch.contiguous_format)),
+        "batch norm folded": paired_ratio(
+            plain, runner(folded(model), images, resolution, torch.contiguous_format)
+        ),
         "channels last": paired_ratio(plain, runner(quick, images, resolution, last)),
     }
     compiled = runner(torch.compile(quick), images, resolution, last)
@@ -132,9 +142,15 @@ def resolution(
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=("speed", "variants", "resolution"))
     parser.add_argument("--data-dir", type=Path)
     options = parser.parse_args()
-    jobs = {"speed": speed, "variants": variants, "resolution": lambda: resolution(options.data_dir)}
+    jobs = {
+        "speed": speed,
+        "variants": variants,
+        "resolution": lambda: resolution(options.data_dir),
+    }
     print(json.dumps(jobs[options.what]()))

@@ -34,7 +34,9 @@ def load(q: float, tau1: float, tau2: float, seed: int) -> tuple[Problem, np.nda
     source = digits(seed)
     order = np.random.default_rng(seed).permutation(len(source.pool))
     unseen, pool = source.pool[order[: len(order) // 2]], source.pool[order[len(order) // 2 :]]
-    return make_problem(dataclasses.replace(source, pool=pool), q=q, tau1=tau1, tau2=tau2, seed=seed), unseen
+    return make_problem(
+        dataclasses.replace(source, pool=pool), q=q, tau1=tau1, tau2=tau2, seed=seed
+    ), unseen
 
 
 def reject(seeds: int) -> None:
@@ -43,29 +45,50 @@ def reject(seeds: int) -> None:
     for cell in CELLS:
         for seed in range(seeds):
             problem, unknown = load(*cell, seed)
-            model = PartialLabelClassifier(random_state=seed, calibrate=0).fit(problem.X, problem.candidates)
+            model = PartialLabelClassifier(random_state=seed, calibrate=0).fit(
+                problem.X, problem.candidates
+            )
             unseen = model._unseen(problem.X, problem.candidates, seed, model.rates_, FOLDS, FOLDS)
             normal, first = model.selection_.normal, split(problem.candidates, FOLDS, seed) == 0
             seen = model.predictor_.logits(problem.X)
-            for name, logits in zip(lost, (seen[normal], unseen[normal & first], unseen[normal]), strict=True):
+            for name, logits in zip(
+                lost, (seen[normal], unseen[normal & first], unseen[normal]), strict=True
+            ):
                 model.known_energies_ = -np.sort(-energy(logits))
                 lost[name].append(rejected(model, problem))
-            logits = np.concatenate([model.predictor_.logits(X) for X in (problem.test[0], unknown)])
+            logits = np.concatenate(
+                [model.predictor_.logits(X) for X in (problem.test[0], unknown)]
+            )
             strange = np.arange(len(logits)) >= len(problem.test[0])
             ranks["energy"].append(auroc(energy(logits), strange))
             ranks["largest probability"].append(auroc(doubt(log_softmax(logits)), strange))
-            print(cell, seed, model.rates_, {name: values[-1] for name, values in lost.items()}, flush=True)
+            print(
+                cell,
+                seed,
+                model.rates_,
+                {name: values[-1] for name, values in lost.items()},
+                flush=True,
+            )
     print(f"known test inputs that are rejected: mean (least to most), asked for {ASKED}")
     for name, values in lost.items():
         table = np.array(values)
         columns = zip(table.mean(0), table.min(0), table.max(0), strict=True)
-        print(f"{name:14}" + "   ".join(f"{mean:.3f} ({least:.3f} to {most:.3f})" for mean, least, most in columns))
-    print("AUROC, known against unknown: " + "; ".join(f"{name} {np.mean(v):.3f}" for name, v in ranks.items()))
+        print(
+            f"{name:14}"
+            + "   ".join(f"{mean:.3f} ({least:.3f} to {most:.3f})" for mean, least, most in columns)
+        )
+    print(
+        "AUROC, known against unknown: "
+        + "; ".join(f"{name} {np.mean(v):.3f}" for name, v in ranks.items())
+    )
 
 
 def rejected(model: PartialLabelClassifier, problem: Problem) -> list[float]:
     """Shares of the known test inputs that are rejected."""
-    return [float(np.mean([label is None for label in model.predict(problem.test[0], reject=a)])) for a in ASKED]
+    return [
+        float(np.mean([label is None for label in model.predict(problem.test[0], reject=a)]))
+        for a in ASKED
+    ]
 
 
 def epochs(seeds: int, files: list[Path]) -> None:
@@ -75,8 +98,12 @@ def epochs(seeds: int, files: list[Path]) -> None:
         rows = []
         for seed in range(seeds):
             problem = make_problem(cut(digits(seed), seed), q=q, tau1=tau1, tau2=tau2, seed=seed)
-            rows.append([accuracy(n, seed, problem.X, problem.candidates, problem.test) for n in LENGTHS])
-        print(f"digits, q, tau1, tau2 = {q, tau1, tau2}:", np.mean(rows, axis=0).round(3), flush=True)
+            rows.append(
+                [accuracy(n, seed, problem.X, problem.candidates, problem.test) for n in LENGTHS]
+            )
+        print(
+            f"digits, q, tau1, tau2 = {q, tau1, tau2}:", np.mean(rows, axis=0).round(3), flush=True
+        )
     for file in files:
         data = read_file(file)
         X, fold, rows = fit_inputs(data)[1], split(data.sets, 2, 0), []
@@ -87,7 +114,9 @@ def epochs(seeds: int, files: list[Path]) -> None:
         print(f"{file.name}, two folds:", np.mean(rows, axis=0).round(3), flush=True)
 
 
-def accuracy(length: int, seed: int, X: np.ndarray, sets: Any, test: tuple[np.ndarray, np.ndarray]) -> float:
+def accuracy(
+    length: int, seed: int, X: np.ndarray, sets: Any, test: tuple[np.ndarray, np.ndarray]
+) -> float:
     model = PartialLabelClassifier(epochs=length, calibrate=0, random_state=seed).fit(X, sets)
     return float(np.mean(model.predict_proba(test[0]).argmax(1) == test[1]))
 
@@ -97,13 +126,22 @@ def audit(seeds: int) -> None:
         rows = []
         for seed in range(seeds):
             problem, _ = load(*cell, seed)
-            model = PartialLabelClassifier(random_state=seed, calibrate=0).fit(problem.X, problem.candidates)
-            inside = np.select([model.selection_.closed, model.selection_.open], KINDS[1:], KINDS[0])
+            model = PartialLabelClassifier(random_state=seed, calibrate=0).fit(
+                problem.X, problem.candidates
+            )
+            inside = np.select(
+                [model.selection_.closed, model.selection_.open], KINDS[1:], KINDS[0]
+            )
             outside = model.audit(problem.X, problem.candidates, cv=5)["verdict"].to_numpy()
             truth = np.array(KINDS)[problem.truth.kinds]
-            rows.append([f1(found, truth, kind) for found in (inside, outside) for kind in KINDS[1:]])
+            rows.append(
+                [f1(found, truth, kind) for found in (inside, outside) for kind in KINDS[1:]]
+            )
         means = np.mean(rows, axis=0).round(3)
-        print(f"q, tau1, tau2 = {cell}: F1 of closed, open rows: selection_ {means[:2]}, audit {means[2:]}", flush=True)
+        print(
+            f"q, tau1, tau2 = {cell}: F1 of closed, open rows: selection_ {means[:2]}, audit {means[2:]}",
+            flush=True,
+        )
 
 
 def f1(found: np.ndarray, truth: np.ndarray, kind: str) -> float:
@@ -113,7 +151,9 @@ def f1(found: np.ndarray, truth: np.ndarray, kind: str) -> float:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=["reject", "epochs", "audit"])
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE.mat")
     parser.add_argument("--seeds", type=int, default=4)

@@ -82,7 +82,9 @@ def once(job: str, sizes: Sequence[int]) -> list[dict[str, float]]:
         Path("/proc/self/clear_refs").write_text("5")  # the peak is now what is in use
         inputs, began = memory("VmRSS"), time.perf_counter()
         run()
-        points.append({"seconds": time.perf_counter() - began, "megabytes": memory("VmHWM") - inputs})
+        points.append(
+            {"seconds": time.perf_counter() - began, "megabytes": memory("VmHWM") - inputs}
+        )
     return points
 
 
@@ -95,12 +97,17 @@ def memory(name: str) -> float:
 def measure(job: str, sizes: Sequence[int] = SIZES, rounds: int = 9) -> dict[str, Any]:
     """Medians over the rounds, and the growth law, with the 95 % intervals of the medians."""
     command = [sys.executable, __file__, "--once", job, "--sizes", *map(str, sizes)]
-    found = [json.loads(subprocess.run(command, check=True, capture_output=True).stdout) for _ in range(rounds)]
+    found = [
+        json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+        for _ in range(rounds)
+    ]
     points = []
     for k, n in enumerate(sizes):
         seconds, low, high = median_interval([points[k]["seconds"] for points in found])
         megabytes = float(np.median([points[k]["megabytes"] for points in found]))
-        points.append({"rows": n, "seconds": seconds, "low": low, "high": high, "megabytes": megabytes})
+        points.append(
+            {"rows": n, "seconds": seconds, "low": low, "high": high, "megabytes": megabytes}
+        )
     step = math.log(sizes[-1] / sizes[-2])
     slopes = [math.log(points[-1]["seconds"] / points[-2]["seconds"]) / step for points in found]
     exponent, low, high = median_interval(slopes)
@@ -108,7 +115,9 @@ def measure(job: str, sizes: Sequence[int] = SIZES, rounds: int = 9) -> dict[str
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     parser.add_argument("--jobs", nargs="+", default=list(JOBS), choices=list(JOBS))
     parser.add_argument("--rounds", type=int, default=9)

@@ -30,7 +30,9 @@ from candidly.tensors.views import make_views
 
 def load(scale: Scale, q: float, tau: tuple[float, float], seed: int, validation: bool) -> Problem:
     opened = scale.opens[0]
-    source = load_source(scale.known, scale.n_known, scale.n_test, opened, seed, None, scale.encoding)
+    source = load_source(
+        scale.known, scale.n_known, scale.n_test, opened, seed, None, scale.encoding
+    )
     if validation:
         source = cut(source, seed)
     problem = make_problem(source, q=q, tau1=tau[0], tau2=tau[1], seed=seed)
@@ -45,13 +47,19 @@ def cut(source: Source, seed: int) -> Source:
     return replace(source, X=source.X[kept], y=source.y[kept], **test)
 
 
-def measure(scale: Scale, problem: Problem, q: float, seed: int, preset: str | None) -> dict[str, Any]:
+def measure(
+    scale: Scale, problem: Problem, q: float, seed: int, preset: str | None
+) -> dict[str, Any]:
     """Accuracy with the true shares and with estimated ones, and the shares at the end."""
     row: dict[str, Any] = {"true": [problem.rates.closed, problem.rates.open]}
     for name, rates in (("told", problem.rates), ("auto", "auto")):
         views = make_views(problem.X, **moments(scale))
-        net = build_net(scale.net, views.shape, problem.candidates.n_classes, seed=seed, **scale.net_settings)
-        method = make_method("ooc", preset, {"rates": rates, **scale.ooc_settings(scale.opens[0], q)})
+        net = build_net(
+            scale.net, views.shape, problem.candidates.n_classes, seed=seed, **scale.net_settings
+        )
+        method = make_method(
+            "ooc", preset, {"rates": rates, **scale.ooc_settings(scale.opens[0], q)}
+        )
         options = {
             "scheme": scale.scheme,
             "seed": seed,
@@ -65,7 +73,9 @@ def measure(scale: Scale, problem: Problem, q: float, seed: int, preset: str | N
 
 
 def summary(rows: list[dict[str, Any]]) -> str:
-    lines = ["| scale | q | tau | runs | true shares: accuracy | estimated: difference (95 %) | error closed, open |"]
+    lines = [
+        "| scale | q | tau | runs | true shares: accuracy | estimated: difference (95 %) | error closed, open |"
+    ]
     lines.append("|---" * 7 + "|")
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
@@ -74,7 +84,9 @@ def summary(rows: list[dict[str, Any]]) -> str:
         groups[scale, "all", ""] = [row for row in rows if row["scale"] == scale]
     for (scale, q, tau), group in groups.items():
         differences = 100 * np.array([row["auto"] - row["told"] for row in group])
-        error = np.abs(np.array([row["found"] for row in group]) - [row["true"] for row in group]).mean(axis=0)
+        error = np.abs(
+            np.array([row["found"] for row in group]) - [row["true"] for row in group]
+        ).mean(axis=0)
         told = 100 * np.mean([row["told"] for row in group])
         shown = f"{differences.mean():+.2f} ({_interval(differences)})"
         lines.append(
@@ -91,11 +103,15 @@ def _interval(values: np.ndarray) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--scale", default="digits", choices=[*SCALES])
     parser.add_argument("--preset", default="robust")
     parser.add_argument("--q", nargs="+", type=float, default=QS)
-    parser.add_argument("--tau", nargs="+", default=[f"{a},{b}" for a, b in TAUS], metavar="CLOSED,OPEN")
+    parser.add_argument(
+        "--tau", nargs="+", default=[f"{a},{b}" for a, b in TAUS], metavar="CLOSED,OPEN"
+    )
     parser.add_argument("--seeds", nargs="+", type=int, default=[])
     parser.add_argument("--validation", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("ooc_rates.jsonl"))
@@ -108,7 +124,9 @@ def main() -> None:
                     continue
                 problem = load(SCALES[chosen.scale], q, tau, seed, chosen.validation)
                 row = {"scale": chosen.scale, "q": q, "tau": tau, "seed": seed}
-                add_row(chosen.out, row | measure(SCALES[chosen.scale], problem, q, seed, chosen.preset))
+                add_row(
+                    chosen.out, row | measure(SCALES[chosen.scale], problem, q, seed, chosen.preset)
+                )
     print(summary(read_rows(chosen.out)))
 
 

@@ -41,12 +41,21 @@ CASES = {
     "pico": ("pico", {"prototype_start": 0}, "fast", 1, 1, False),
     "crdpll": ("crdpll", {}, "fast", 3, 0, False),
 }
-LIMITS = {"cc": 1.08, "proden": 1.08, "lws": 1.08, "cavl": 1.08, "ooc, recorded": 1.10, "ooc, extra pass": 1.10}
+LIMITS = {
+    "cc": 1.08,
+    "proden": 1.08,
+    "lws": 1.08,
+    "cavl": 1.08,
+    "ooc, recorded": 1.10,
+    "ooc, extra pass": 1.10,
+}
 LIMITS |= {"pico": 1.15, "crdpll": 1.15}
 
 
 def bare_epoch(model, X, y, order, batch_size, with_grad, without, inference) -> Callable[[], None]:
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-3, nesterov=True)
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-3, nesterov=True
+    )
 
     def run() -> None:
         model.train()
@@ -87,7 +96,14 @@ def measure(name: str, n: int = 512, batch_size: int = 128, pairs: int = 31) -> 
     X = ours.views(torch.arange(n), "plain")
     bare_model = model.to(memory_format=torch.channels_last)
     bare = bare_epoch(
-        bare_model, X, torch.as_tensor(labels), torch.randperm(n), batch_size, with_grad, without, inference
+        bare_model,
+        X,
+        torch.as_tensor(labels),
+        torch.randperm(n),
+        batch_size,
+        with_grad,
+        without,
+        inference,
     )
     if isinstance(method, PiCO):
         fill_queue(method)
@@ -97,7 +113,9 @@ def measure(name: str, n: int = 512, batch_size: int = 128, pairs: int = 31) -> 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
     parser.add_argument("--n", type=int, default=512)
     parser.add_argument("--batch-size", type=int, default=128)

@@ -50,8 +50,17 @@ def digits(folder: Path) -> None:
     rows = [["id", "image", "candidates", "label"]]
     for i, (source, labels, label) in enumerate(zip(truth.source, sets, truth.labels, strict=True)):
         pixels = (X[np.r_[known, others][source]].reshape(8, 8) * 15.9).astype(np.uint8)
-        Image.fromarray(pixels).resize((32, 32), Image.Resampling.BICUBIC).save(folder / f"digits/images/{i:04}.png")
-        rows.append([f"d{i:04}", f"images/{i:04}.png", "|".join(names[j] for j in labels), _name(names, label)])
+        Image.fromarray(pixels).resize((32, 32), Image.Resampling.BICUBIC).save(
+            folder / f"digits/images/{i:04}.png"
+        )
+        rows.append(
+            [
+                f"d{i:04}",
+                f"images/{i:04}.png",
+                "|".join(names[j] for j in labels),
+                _name(names, label),
+            ]
+        )
     _write(folder / "digits" / "digits.csv", rows)
 
 
@@ -76,11 +85,17 @@ def sentences(n: int, seed: int) -> tuple[list[str], np.ndarray, list[list[list[
     for label in y.tolist():
         on = rng.choice(words[label], rng.integers(3, 6)).tolist()
         off = rng.choice(words[rng.integers(6)], 1).tolist()
-        texts.append(" ".join(rng.permutation([*on, *off, *rng.choice(COMMON.split(), 10 - len(on))]).tolist()))
+        texts.append(
+            " ".join(
+                rng.permutation([*on, *off, *rng.choice(COMMON.split(), 10 - len(on))]).tolist()
+            )
+        )
         hard = rng.random() < 0.12  # hard ones mislead all three alike
         seen = int((label + rng.integers(1, 6)) % 6) if hard else label
         ann = seen if rng.random() < 0.97 else int(rng.integers(6))
-        bob = [names.index("quality") if seen == names.index("size") and rng.random() < 0.6 else seen]
+        bob = [
+            names.index("quality") if seen == names.index("size") and rng.random() < 0.6 else seen
+        ]
         bob += [int(rng.integers(6))] if rng.random() < 0.3 else []
         cy = seen if rng.random() < 0.75 else int(rng.integers(6))
         answers.append([[names[ann]], [names[j] for j in dict.fromkeys(bob)], [names[cy]]])
@@ -91,7 +106,11 @@ def reviews(folder: Path) -> None:
     texts, y, answers = sentences(1500, 0)
     rows = [["id", "review", "ann", "bob", "cy", "label"]]
     for i, (text, label, (ann, bob, cy)) in enumerate(zip(texts, y, answers, strict=True)):
-        said = ["|".join(ann) if i % 4 else "", "|".join(bob), "|".join(cy)]  # ann has seen three quarters
+        said = [
+            "|".join(ann) if i % 4 else "",
+            "|".join(bob),
+            "|".join(cy),
+        ]  # ann has seen three quarters
         rows.append([f"r{i}", text, *said, [*TOPICS][label]])
     _write(folder / "reviews.csv", rows)
 
@@ -100,15 +119,24 @@ def tasks(folder: Path) -> None:
     texts, y, answers = sentences(600, 1)
     exported = []
     for i, (text, label, said) in enumerate(zip(texts, y, answers, strict=True)):
-        given = [{"completed_by": who, "result": [_choice(labels)]} for who, labels in enumerate(said, 1)]
+        given = [
+            {"completed_by": who, "result": [_choice(labels)]} for who, labels in enumerate(said, 1)
+        ]
         if i % 3 == 0:
-            given.append({"completed_by": 9, "ground_truth": True, "result": [_choice([[*TOPICS][label]])]})
+            given.append(
+                {"completed_by": 9, "ground_truth": True, "result": [_choice([[*TOPICS][label]])]}
+            )
         exported.append({"id": 5000 + i, "data": {"text": text}, "annotations": given})
     (folder / "tasks.json").write_text(json.dumps(exported))
 
 
 def _choice(labels: list[str]) -> dict[str, object]:
-    return {"from_name": "subject", "to_name": "text", "type": "choices", "value": {"choices": labels}}
+    return {
+        "from_name": "subject",
+        "to_name": "text",
+        "type": "choices",
+        "value": {"choices": labels},
+    }
 
 
 def embeddings(folder: Path, n: int = 200_000) -> None:
@@ -123,10 +151,15 @@ def embeddings(folder: Path, n: int = 200_000) -> None:
     of = np.where(truth.labels >= 0, truth.labels, rng.integers(20, 30, size=len(sets)))
     X = 0.25 * centres[of] + rng.normal(size=(len(sets), 128)).astype(np.float32)
     names = pa.array([f"class {j:02}" for j in range(20)])
-    flat = pa.ListArray.from_arrays(pa.array(sets.indptr, pa.int32()), names.take(pa.array(sets.indices)))
+    flat = pa.ListArray.from_arrays(
+        pa.array(sets.indptr, pa.int32()), names.take(pa.array(sets.indices))
+    )
     told = pa.array([names[int(j)].as_py() if j >= 0 else NONE for j in truth.labels])
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(X.ravel()), 128)
-    pq.write_table(pa.table({"embedding": vectors, "candidates": flat, "label": told}), folder / "embeddings.parquet")
+    pq.write_table(
+        pa.table({"embedding": vectors, "candidates": flat, "label": told}),
+        folder / "embeddings.parquet",
+    )
 
 
 def large(folder: Path, n: int = 5_000_000, block: int = 100_000) -> None:
@@ -139,15 +172,23 @@ def large(folder: Path, n: int = 5_000_000, block: int = 100_000) -> None:
     writer = None
     for start in range(0, n, block):
         y = rng.integers(c, size=block)
-        told = np.where(rng.random(block) < 0.1, rng.integers(c, size=block), y)  # a tenth lost the truth
-        sets = np.stack([told, (told + rng.integers(1, 50, size=block)) % c, (told + 50) % c], axis=1)
+        told = np.where(
+            rng.random(block) < 0.1, rng.integers(c, size=block), y
+        )  # a tenth lost the truth
+        sets = np.stack(
+            [told, (told + rng.integers(1, 50, size=block)) % c, (told + 50) % c], axis=1
+        )
         sizes = pa.array(np.arange(0, 3 * block + 1, 3), pa.int32())
         words = rng.integers(97, 123, size=(1000, 500), dtype=np.uint8)
         columns = {
             "id": pa.array([f"row-{i}" for i in range(start, start + block)]),
             "candidates": pa.ListArray.from_arrays(sizes, names.take(pa.array(sets.ravel()))),
-            "embedding": pa.FixedSizeListArray.from_arrays(pa.array(rng.random(16 * block, dtype=np.float32)), 16),
-            "text": pa.array([bytes(row).decode() for row in words]).take(pa.array(rng.integers(1000, size=block))),
+            "embedding": pa.FixedSizeListArray.from_arrays(
+                pa.array(rng.random(16 * block, dtype=np.float32)), 16
+            ),
+            "text": pa.array([bytes(row).decode() for row in words]).take(
+                pa.array(rng.integers(1000, size=block))
+            ),
         }
         writer = writer or pq.ParquetWriter(folder / "large.parquet", pa.table(columns).schema)
         writer.write_table(pa.table(columns))
@@ -170,7 +211,9 @@ MAKERS = {"digits": digits, "reviews": reviews, "tasks": tasks, "embeddings": em
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*", default=list(MAKERS), metavar="name")
     options = parser.parse_args()

@@ -22,7 +22,13 @@ import own_data
 COMMANDS = {
     "1,245 images of digits": ["digits/digits.csv"],
     "the same, by their pixels": ["digits/digits.csv", "--encoder", "none"],
-    "1,500 texts, three annotator columns": ["reviews.csv", "--labels", "ann,bob,cy", "--text", "review"],
+    "1,500 texts, three annotator columns": [
+        "reviews.csv",
+        "--labels",
+        "ann,bob,cy",
+        "--text",
+        "review",
+    ],
     "Label Studio, 600 tasks, three annotators": ["tasks.json"],
     "200,000 embeddings of 128 numbers": ["embeddings.parquet"],
 }
@@ -31,15 +37,29 @@ COMMANDS = {
 def fit(folder: Path, arguments: list[str]) -> dict[str, Any]:
     """What `candidly fit --json` says, with the seconds and gigabytes of its process."""
     with tempfile.TemporaryDirectory() as out:
-        command = [sys.executable, "-m", "candidly", "fit", *arguments, "--json", "--out", f"{out}/run"]
+        command = [
+            sys.executable,
+            "-m",
+            "candidly",
+            "fit",
+            *arguments,
+            "--json",
+            "--out",
+            f"{out}/run",
+        ]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True
+        )
         assert process.stdout is not None
         said = process.stdout.read()
         _, status, used = os.wait4(process.pid, 0)
     if status:
         raise SystemExit(f"{' '.join(command)} failed.")
-    return json.loads(said) | {"seconds": used.ru_utime + used.ru_stime, "gigabytes": used.ru_maxrss / 2**20}
+    return json.loads(said) | {
+        "seconds": used.ru_utime + used.ru_stime,
+        "gigabytes": used.ru_maxrss / 2**20,
+    }
 
 
 def row(name: str, arguments: list[str], found: dict[str, Any]) -> str:
@@ -47,7 +67,12 @@ def row(name: str, arguments: list[str], found: dict[str, Any]) -> str:
     seconds = found["seconds"]
     time = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.1f} min"
     percent = [100 * outside[key] for key in ("share", "low", "high")]
-    cells = [name, f"`fit {' '.join([Path(arguments[0]).name, *arguments[1:]])}`", time, f"{found['gigabytes']:.2f} GB"]
+    cells = [
+        name,
+        f"`fit {' '.join([Path(arguments[0]).name, *arguments[1:]])}`",
+        time,
+        f"{found['gigabytes']:.2f} GB",
+    ]
     cells += [f"{100 * quality['outside']:.1f} %", "{:.1f} % ({:.1f} to {:.1f})".format(*percent)]
     cells += [f"{100 * quality['accuracy']:.1f} %", *precisions(quality)]
     return f"| {' | '.join(cells)} |"
@@ -62,7 +87,9 @@ def precisions(quality: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("mats", nargs="*", type=Path, metavar="FILE.mat")
     options = parser.parse_args()

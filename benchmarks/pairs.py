@@ -22,10 +22,14 @@ def processor() -> str:
     """What times depend on."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
-    return next((line.split(":")[1].strip() for line in lines if "model name" in line), platform.machine())
+    return next(
+        (line.split(":")[1].strip() for line in lines if "model name" in line), platform.machine()
+    )
 
 
-def paired_ratio(ours: Callable[[], object], bare: Callable[[], object], pairs: int = 9) -> dict[str, float]:
+def paired_ratio(
+    ours: Callable[[], object], bare: Callable[[], object], pairs: int = 9
+) -> dict[str, float]:
     """Median of ours / bare over interleaved pairs, each pair in alternating order, after one unmeasured pair."""
     bare()
     ours()
@@ -47,5 +51,7 @@ def median_interval(values: Any) -> tuple[float, float, float]:
     of nine values, from the second smallest to the second largest.
     """
     ordered = np.sort(values)
-    outside = max(1, int(binom.ppf(0.025, len(ordered), 0.5)))  # values beyond each end, the end included
+    outside = max(
+        1, int(binom.ppf(0.025, len(ordered), 0.5))
+    )  # values beyond each end, the end included
     return float(np.median(ordered)), float(ordered[outside - 1]), float(ordered[-outside])

@@ -23,7 +23,9 @@ from candidly.training.trainer import fit
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--known", type=int, default=2_000)
     folder, n = parser.parse_args().data_dir, parser.parse_args().known
@@ -31,15 +33,21 @@ def main() -> None:
     X_test, y_test = cifar10(folder / "cifar-10-batches-bin", "test")
     pool, _ = svhn(folder / "svhn" / "train_32x32.mat")
     chosen = np.random.default_rng(0).choice(len(X), n, replace=False)
-    source = Source(X[chosen], y[chosen], pool, X_test[:500], y_test[:500], tuple(map(str, range(10))))
+    source = Source(
+        X[chosen], y[chosen], pool, X_test[:500], y_test[:500], tuple(map(str, range(10)))
+    )
     problem = make_problem(source, q=0.1, tau1=0.2, tau2=0.4, seed=0)
     method = make_method("ooc", None, {"rates": problem.rates, "warmup": 0})
     views = make_views(problem.X, mean=CIFAR_MEAN, std=CIFAR_STD)
     model = build_net("resnet18", (3, 32, 32), 10)
-    fitted = fit(model, views, problem.candidates, method, scheme="paper", epochs=1, truth=problem.truth)
+    fitted = fit(
+        model, views, problem.candidates, method, scheme="paper", epochs=1, truth=problem.truth
+    )
     (row,) = fitted.history
     each = 1000 * row["seconds"] / len(problem.X)
-    print(f"{row['seconds']:.1f} s for {len(problem.X)} images: {each:.1f} ms an image, loss {row['loss']:.3f}")
+    print(
+        f"{row['seconds']:.1f} s for {len(problem.X)} images: {each:.1f} ms an image, loss {row['loss']:.3f}"
+    )
 
 
 if __name__ == "__main__":

@@ -72,15 +72,26 @@ def build(trial: dict[str, Any], views: Views) -> nn.Module:
         layers += [first, activation()]
     for b in trial["widths"]:
         norms = [nn.BatchNorm2d(b, momentum=trial["bnmom"]) for _ in range(trial["layers"])]
-        layers += [nn.Conv2d(a, b, 3, padding=1, bias=False), nn.MaxPool2d(2, ceil_mode=True), norms[0], activation()]
+        layers += [
+            nn.Conv2d(a, b, 3, padding=1, bias=False),
+            nn.MaxPool2d(2, ceil_mode=True),
+            norms[0],
+            activation(),
+        ]
         for norm in norms[1:]:
             layers += [nn.Conv2d(b, b, 3, padding=1, bias=False), norm, activation()]
         a = b
-    net = nn.Sequential(*layers, nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(a, 10, bias=False))
+    net = nn.Sequential(
+        *layers, nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(a, 10, bias=False)
+    )
     net.append(Factor(trial["head"]))
     kaiming(net)
     for module in net.modules():
-        if trial["dirac"] and isinstance(module, nn.Conv2d) and module.out_channels >= module.in_channels:
+        if (
+            trial["dirac"]
+            and isinstance(module, nn.Conv2d)
+            and module.out_channels >= module.in_channels
+        ):
             nn.init.kaiming_uniform_(module.weight, a=5**0.5)
             nn.init.dirac_(module.weight.data[: module.in_channels])
     if trial["whiten"]:
@@ -94,7 +105,13 @@ def build(trial: dict[str, Any], views: Views) -> nn.Module:
 def reference_net() -> nn.Module:
     return nn.Sequential(
         *(nn.Conv2d(3, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Conv2d(32, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(), nn.Conv2d(64, 128, 3, padding=1), nn.ReLU()),
+        *(
+            nn.Conv2d(32, 64, 3, padding=1),
+            nn.BatchNorm2d(64),
+            nn.ReLU(),
+            nn.Conv2d(64, 128, 3, padding=1),
+            nn.ReLU(),
+        ),
         *(nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(128, 10)),
     ).to(memory_format=torch.channels_last)
 
@@ -109,7 +126,11 @@ class Training:
 
     def __init__(self, trial: dict[str, Any], views: Views, labels: Tensor) -> None:
         torch.manual_seed(trial["seed"])
-        self.views, self.labels, self.rng = views, labels, torch.Generator().manual_seed(trial["seed"])
+        self.views, self.labels, self.rng = (
+            views,
+            labels,
+            torch.Generator().manual_seed(trial["seed"]),
+        )
         self.net = build(trial, views)
         self.lowered, self.smooth = trial["precision"] == "bfloat16", trial["smooth"]
         biases = [m.bias for m in self.net.modules() if isinstance(m, nn.BatchNorm2d)]
@@ -117,9 +138,15 @@ class Training:
         others = [p for p in self.net.parameters() if p.requires_grad and id(p) not in named]
         groups = [
             {"params": others, "factor": 1, "weight_decay": trial["wd"]},
-            {"params": biases, "factor": trial["bias"], "weight_decay": trial["wd"] / trial["bias"]},
+            {
+                "params": biases,
+                "factor": trial["bias"],
+                "weight_decay": trial["wd"] / trial["bias"],
+            },
         ]
-        self.optimizer = torch.optim.SGD(groups, lr=trial["lr"], momentum=trial["momentum"], nesterov=True)
+        self.optimizer = torch.optim.SGD(
+            groups, lr=trial["lr"], momentum=trial["momentum"], nesterov=True
+        )
 
     def step(self, rows: Tensor, lr: float) -> None:
         for group in self.optimizer.param_groups:
@@ -132,7 +159,9 @@ class Training:
         self.optimizer.step()
 
 
-def seconds_of_an_image(trial: dict[str, Any], views: Views, labels: Tensor, pairs: int = 9) -> float:
+def seconds_of_an_image(
+    trial: dict[str, Any], views: Views, labels: Tensor, pairs: int = 9
+) -> float:
     training, reference, rows = Training(trial, views, labels), reference_net(), torch.arange(256)
     jobs = [
         (lambda: training.step(torch.arange(trial["bs"]), 0.0), trial["bs"]),
@@ -149,7 +178,9 @@ def seconds_of_an_image(trial: dict[str, Any], views: Views, labels: Tensor, pai
     return REFERENCE * float(np.median([a / b for a, b in times[1:]]))
 
 
-def run(trial: dict[str, Any], views: Views, labels: Tensor, held: Views, truth: Tensor) -> dict[str, Any]:
+def run(
+    trial: dict[str, Any], views: Views, labels: Tensor, held: Views, truth: Tensor
+) -> dict[str, Any]:
     per, n = seconds_of_an_image(trial, views, labels), len(views)
     training, steps = Training(trial, views, labels), int(trial["budget"] / per / trial["bs"])
     with FlopCounterMode(display=False) as counter, torch.no_grad():
@@ -162,9 +193,17 @@ def run(trial: dict[str, Any], views: Views, labels: Tensor, held: Views, truth:
         order = order[trial["bs"] :]
         if trial["ema"] and k % 5 == 4:
             for name, value in net.state_dict().items():
-                mean[name] = value if not value.is_floating_point() else mean[name].lerp(value, 1 - trial["ema"] ** 5)
+                mean[name] = (
+                    value
+                    if not value.is_floating_point()
+                    else mean[name].lerp(value, 1 - trial["ema"] ** 5)
+                )
     flop, images = counter.get_total_flops(), steps * trial["bs"]
-    found = {"accuracy": accuracy(net, held, truth), "epochs": round(images / n, 2), "ms": round(per * 1e3, 3)}
+    found = {
+        "accuracy": accuracy(net, held, truth),
+        "epochs": round(images / n, 2),
+        "ms": round(per * 1e3, 3),
+    }
     if trial["ema"]:
         net.load_state_dict(mean)
         found["accuracy_ema"] = accuracy(net, held, truth)
@@ -175,7 +214,12 @@ def run(trial: dict[str, Any], views: Views, labels: Tensor, held: Views, truth:
 def accuracy(net: nn.Module, held: Views, truth: Tensor) -> float:
     net.eval()
     parts = torch.arange(len(held)).split(500)
-    return round(100 * sum(int((net(held(p, "plain")).argmax(1) == truth[p]).sum()) for p in parts) / len(held), 2)
+    return round(
+        100
+        * sum(int((net(held(p, "plain")).argmax(1) == truth[p]).sum()) for p in parts)
+        / len(held),
+        2,
+    )
 
 
 def show(path: Path) -> None:
@@ -185,9 +229,13 @@ def show(path: Path) -> None:
     for place in places:
         there = [line for line in lines if (line["processor"], line["trial"]["budget"]) == place]
         print(f"\n{place[0]}, {place[1]} s of one core\n")
-        print("| accuracy | epochs | ms an image | MFLOP | PFLOP in all | what differs |\n|---|---|---|---|---|---|")
+        print(
+            "| accuracy | epochs | ms an image | MFLOP | PFLOP in all | what differs |\n|---|---|---|---|---|---|"
+        )
         for line in sorted(there, key=lambda line: -line["accuracy"]):
-            differs = {k: v for k, v in (TRIAL | line["trial"]).items() if v != TRIAL[k] and k != "budget"}
+            differs = {
+                k: v for k, v in (TRIAL | line["trial"]).items() if v != TRIAL[k] and k != "budget"
+            }
             shown = ", ".join(f"{k} {v}" for k, v in differs.items()) or "nothing"
             ema = f" ({line['accuracy_ema']} averaged)" if "accuracy_ema" in line else ""
             cells = [line["epochs"], line["ms"], line["mflop"], line["pflop"], shown]
@@ -195,7 +243,9 @@ def show(path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("trials", nargs="*", type=json.loads)
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--out", type=Path, default=Path("search.jsonl"))
@@ -208,7 +258,10 @@ def main() -> None:
     X, y = load_set("cifar10", "train", options.data_dir)
     order = np.random.default_rng(123).permutation(len(X))
     rows, held = order[:-VALIDATION], order[-VALIDATION:]
-    views, labels = make_views(X[rows], mean=CIFAR_MEAN, std=CIFAR_STD), torch.as_tensor(y[rows]).long()
+    views, labels = (
+        make_views(X[rows], mean=CIFAR_MEAN, std=CIFAR_STD),
+        torch.as_tensor(y[rows]).long(),
+    )
     for differs in options.trials:
         trial = {**TRIAL, **differs}
         found = run(trial, views, labels, views.like(X[held]), torch.as_tensor(y[held]).long())

@@ -44,10 +44,16 @@ def beside_a_pass(n: int = 1_000_000, c: int = 100, pairs: int = 9) -> dict[str,
     with heap.kept():
         return {
             "scores": paired_ratio(step, lambda: read(logits, candidates), pairs),
-            "plain": paired_ratio(lambda: without_loops(step), lambda: read(logits, candidates), pairs),
-            "rows": paired_ratio(step, lambda: (logits.amax(1), candidates.view(torch.uint8).amax(1)), pairs),
+            "plain": paired_ratio(
+                lambda: without_loops(step), lambda: read(logits, candidates), pairs
+            ),
+            "rows": paired_ratio(
+                step, lambda: (logits.amax(1), candidates.view(torch.uint8).amax(1)), pairs
+            ),
             "training": paired_ratio(
-                lambda: method.epoch_start(next(epochs), lambda: logits), lambda: read(*arrays), pairs
+                lambda: method.epoch_start(next(epochs), lambda: logits),
+                lambda: read(*arrays),
+                pairs,
             ),
         }
 
@@ -68,8 +74,12 @@ def parts(n: int = 1_000_000, c: int = 100, turns: int = 9) -> dict[str, float]:
         "scores": scored,
         "rankings": lambda: select(*scores, rates),
         "scores by torch alone": lambda: without_loops(scored),
-        "log-softmax": lambda: [logits[rows].log_softmax(1) is None for rows in blocks(n, c)],  # nothing is kept
-        "wooden losses": lambda: [wooden_losses(log_probs[rows], candidates[rows]) for rows in blocks(n, c)],
+        "log-softmax": lambda: [
+            logits[rows].log_softmax(1) is None for rows in blocks(n, c)
+        ],  # nothing is kept
+        "wooden losses": lambda: [
+            wooden_losses(log_probs[rows], candidates[rows]) for rows in blocks(n, c)
+        ],
     }
     with heap.kept():
         times = [[seconds(job) for job in jobs.values()] for _ in range(turns + 1)][1:]
@@ -109,20 +119,43 @@ def imagenet(n: int = 1_280_000, c: int = 1_000) -> dict[str, float]:
     for block in recorded.split(1 << 14):
         block.copy_(torch.randn(block.shape, generator=rng))
     with heap.kept():
-        took = [seconds(lambda epoch=epoch: method.epoch_start(epoch, lambda: recorded)) for epoch in (1, 2)]
-    state = sum(buffer.nbytes for buffer in method.buffers()) + method.candidates.packed.nbytes + recorded.nbytes
+        took = [
+            seconds(lambda epoch=epoch: method.epoch_start(epoch, lambda: recorded))
+            for epoch in (1, 2)
+        ]
+    state = (
+        sum(buffer.nbytes for buffer in method.buffers())
+        + method.candidates.packed.nbytes
+        + recorded.nbytes
+    )
     peak = growth.memory("VmHWM") * 2**20
-    return {"rows": n, "classes": c, "seconds": max(took), "state_gb": state / 1e9, "peak_gb": peak / 1e9}
+    return {
+        "rows": n,
+        "classes": c,
+        "seconds": max(took),
+        "state_gb": state / 1e9,
+        "peak_gb": peak / 1e9,
+    }
 
 
 def imagenet_apart() -> dict[str, float]:
     """In a process of its own, so that its peak memory is its own."""
-    return json.loads(subprocess.run([sys.executable, __file__, "--imagenet"], check=True, capture_output=True).stdout)
+    return json.loads(
+        subprocess.run(
+            [sys.executable, __file__, "--imagenet"], check=True, capture_output=True
+        ).stdout
+    )
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--imagenet", action="store_true")
     parser.add_argument("--parts", action="store_true")
     options = parser.parse_args()
-    print(json.dumps(imagenet() if options.imagenet else parts() if options.parts else beside_a_pass()))
+    print(
+        json.dumps(
+            imagenet() if options.imagenet else parts() if options.parts else beside_a_pass()
+        )
+    )

@@ -21,7 +21,10 @@ def runner(arguments: list[str]) -> Callable[[], object]:
 
 
 def measure(pairs: int = 9) -> dict[str, dict[str, float]]:
-    return {name: paired_ratio(runner(command), runner(["-c", ""]), pairs) for name, command in COMMANDS.items()}
+    return {
+        name: paired_ratio(runner(command), runner(["-c", ""]), pairs)
+        for name, command in COMMANDS.items()
+    }
 
 
 if __name__ == "__main__":

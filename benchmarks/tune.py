@@ -37,7 +37,9 @@ def validation_source(scale: Scale, opened: str, seed: int, data_dir: Path | Non
     source = load_source(scale.known, n, 1, opened, seed, data_dir, scale.encoding)
     X, y = source.X, source.y
     held = X[:VALIDATION] if scale.encoding is None else X[:VALIDATION, 0]
-    return dataclasses.replace(source, X=X[VALIDATION:], y=y[VALIDATION:], X_test=held, y_test=y[:VALIDATION])
+    return dataclasses.replace(
+        source, X=X[VALIDATION:], y=y[VALIDATION:], X_test=held, y_test=y[:VALIDATION]
+    )
 
 
 def validation_problem(scale: Scale, cell: Cell, seed: int, data_dir: Path | None) -> Problem:
@@ -50,24 +52,54 @@ def train(job: Job, problem: Problem, minutes: float | None) -> dict[str, Any]:
     scale = job.scale
     data = supervised_problem(problem) if job.row.reference == CLEAN else problem
     views = make_views(data.X, **moments(scale))
-    model = build_net(scale.net, views.shape, data.candidates.n_classes, seed=job.seed, **scale.net_settings)
+    model = build_net(
+        scale.net, views.shape, data.candidates.n_classes, seed=job.seed, **scale.net_settings
+    )
     changes = dict(job.plan)
     if minutes is not None:
-        changes["epochs"] = max(1, round(60 * minutes / seconds_of_an_epoch(job, problem, data, views)))
+        changes["epochs"] = max(
+            1, round(60 * minutes / seconds_of_an_epoch(job, problem, data, views))
+        )
     plan = {"scheme": scale.scheme, "seed": job.seed, **changes}
     began, cpu = time.perf_counter(), time.process_time()
-    fitted = fit(model, views, data.candidates, method_of(job, problem), test=data.test, truth=data.truth, **plan)
+    fitted = fit(
+        model,
+        views,
+        data.candidates,
+        method_of(job, problem),
+        test=data.test,
+        truth=data.truth,
+        **plan,
+    )
     last = fitted.history[-1]
-    quality = {k: round(last[k], 3) for k in last if k.startswith("precision_") and last[k] is not None}
-    spent = {"seconds": round(time.perf_counter() - began, 1), "cpu": round(time.process_time() - cpu, 1)}
-    score = {"score": round(100 * final_score(fitted.history), 2), "last": round(100 * last["accuracy"], 2)}
-    return {"epochs": plan.get("epochs"), **score, **quality, **spent, "pflop": round(last["flops"] / 1e15, 5)}
+    quality = {
+        k: round(last[k], 3) for k in last if k.startswith("precision_") and last[k] is not None
+    }
+    spent = {
+        "seconds": round(time.perf_counter() - began, 1),
+        "cpu": round(time.process_time() - cpu, 1),
+    }
+    score = {
+        "score": round(100 * final_score(fitted.history), 2),
+        "last": round(100 * last["accuracy"], 2),
+    }
+    return {
+        "epochs": plan.get("epochs"),
+        **score,
+        **quality,
+        **spent,
+        "pflop": round(last["flops"] / 1e15, 5),
+    }
 
 
-def seconds_of_an_epoch(job: Job, problem: Problem, data: Problem, views: Any, steps: int = 30) -> float:
+def seconds_of_an_epoch(
+    job: Job, problem: Problem, data: Problem, views: Any, steps: int = 30
+) -> float:
     """From some steps of a training that is thrown away; the first ones do not count."""
     plan = make_scheme(job.scale.scheme, **job.plan)
-    model = build_net(job.scale.net, views.shape, data.candidates.n_classes, **job.scale.net_settings)
+    model = build_net(
+        job.scale.net, views.shape, data.candidates.n_classes, **job.scale.net_settings
+    )
     trainer = Trainer(model, views, data.candidates, method_of(job, problem), plan)
     trainer.step.train()
     trainer.method.epoch_start(0, trainer.predict_all)
@@ -76,7 +108,9 @@ def seconds_of_an_epoch(job: Job, problem: Problem, data: Problem, views: Any, s
         for batch, size, _ in trainer.batches(torch.arange(count * plan.batch_size) % len(views)):
             trainer.update(batch, size)
     trainer.close()
-    spent = (time.process_time() - began) / torch.get_num_threads()  # whatever else the machine is doing
+    spent = (
+        time.process_time() - began
+    ) / torch.get_num_threads()  # whatever else the machine is doing
     return spent / steps * len(views) / plan.batch_size
 
 
@@ -96,18 +130,33 @@ def with_settings(row: Row, given: list[str]) -> Row:
     """A row of `ooc` with other settings."""
     if row.method != "ooc" or not given:
         return row
-    return dataclasses.replace(row, settings={k: json.loads(v) for k, v in (text.split("=") for text in given)})
+    return dataclasses.replace(
+        row, settings={k: json.loads(v) for k, v in (text.split("=") for text in given)}
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("scale", choices=list(SCALES))
-    parser.add_argument("--cell", nargs=4, metavar=("OPEN", "Q", "TAU1", "TAU2"), default=["svhn", "0.1", "0.2", "0.4"])
-    parser.add_argument("--methods", nargs="+", default=[CLEAN, "ooc, robust"], choices=[row.name for row in ROWS])
-    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="settings of the scheme")
+    parser.add_argument(
+        "--cell",
+        nargs=4,
+        metavar=("OPEN", "Q", "TAU1", "TAU2"),
+        default=["svhn", "0.1", "0.2", "0.4"],
+    )
+    parser.add_argument(
+        "--methods", nargs="+", default=[CLEAN, "ooc, robust"], choices=[row.name for row in ROWS]
+    )
+    parser.add_argument(
+        "--set", nargs="*", default=[], metavar="NAME=VALUE", help="settings of the scheme"
+    )
     parser.add_argument("--widths", nargs=3, type=int, help="of the convolutional net")
     parser.add_argument("--warmup", type=float, help="of ooc, as a share of the training")
-    parser.add_argument("--ooc", nargs="*", default=[], metavar="NAME=VALUE", help="settings of ooc, as JSON")
+    parser.add_argument(
+        "--ooc", nargs="*", default=[], metavar="NAME=VALUE", help="settings of ooc, as JSON"
+    )
     parser.add_argument("--known", type=int, help="training examples of known classes")
     parser.add_argument("--minutes", nargs="+", type=float, default=[None])
     parser.add_argument("--seed", type=int, default=100)
@@ -120,7 +169,13 @@ def main() -> None:
     rows = [with_settings(row, options.ooc) for row in ROWS if row.name in options.methods]
     for minutes in options.minutes:
         for row in rows:
-            about = {"scale": scale.name, "cell": cell.name, "row": row.name, "seed": options.seed, "minutes": minutes}
+            about = {
+                "scale": scale.name,
+                "cell": cell.name,
+                "row": row.name,
+                "seed": options.seed,
+                "minutes": minutes,
+            }
             job = Job(scale, cell, row, options.seed)
             settings = {
                 "changes": job.plan,

@@ -66,7 +66,10 @@ def steps(kept: str, count: int = 25) -> float:
 def memory(pairs: int = 9) -> dict[str, float]:
     """Pairs of processes: once changed, the memory of a process does not come and go as before."""
     times = np.array(
-        [(fresh(True), fresh(False)) if k % 2 else (fresh(False), fresh(True))[::-1] for k in range(pairs)]
+        [
+            (fresh(True), fresh(False)) if k % 2 else (fresh(False), fresh(True))[::-1]
+            for k in range(pairs)
+        ]
     )
     ratio, low, high = median_interval(times[:, 1] / times[:, 0])
     took = {"seconds": float(np.median(times[:, 1])), "bare_seconds": float(np.median(times[:, 0]))}
@@ -76,13 +79,20 @@ def memory(pairs: int = 9) -> dict[str, float]:
 def once(name: str, pairs: int) -> dict[str, float]:
     """One variant in this process."""
     net, x = build_net("fastconv", (3, 32, 32), 10), torch.randn(BATCH, 3, 32, 32)
-    last, x_last = laid_out(copy.deepcopy(net), x.shape[1:]), x.to(memory_format=torch.channels_last)
+    last, x_last = (
+        laid_out(copy.deepcopy(net), x.shape[1:]),
+        x.to(memory_format=torch.channels_last),
+    )
     bare = stepper(last, x_last)
     with heap.kept():
         if name == "channels first":
             return paired_ratio(stepper(net, x), bare, pairs)
         if name == "bfloat16":
-            return paired_ratio(stepper(copy.deepcopy(last), x_last, enabled=True, dtype=torch.bfloat16), bare, pairs)
+            return paired_ratio(
+                stepper(copy.deepcopy(last), x_last, enabled=True, dtype=torch.bfloat16),
+                bare,
+                pairs,
+            )
         compiled, began = stepper(torch.compile(copy.deepcopy(last)), x_last), time.perf_counter()
         compiled()
         compiling = time.perf_counter() - began
@@ -98,13 +108,19 @@ def measure(pairs: int = 15) -> dict[str, dict[str, Any]]:
         command = [sys.executable, __file__, "--once", name, "--pairs", str(pairs)]
         uncached = os.environ | {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}  # compiling counts
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=uncached)
-        ended = {"error": f"the process ended with code {done.returncode}: {done.stderr[-300:]}".rstrip(": ")}
+        ended = {
+            "error": f"the process ended with code {done.returncode}: {done.stderr[-300:]}".rstrip(
+                ": "
+            )
+        }
         found[name] = json.loads(done.stdout) if done.returncode == 0 else ended
     return found | {"memory given back": memory()}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--pairs", type=int, default=15)
     parser.add_argument("--once", choices=NAMES, help=argparse.SUPPRESS)
     parser.add_argument("--steps", choices=("kept", "given back"), help=argparse.SUPPRESS)

@@ -7,9 +7,13 @@ import torch
 from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-settings.register_profile("candidly", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "candidly", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.register_profile("fixed", settings.get_profile("candidly"), derandomize=True)
-settings.load_profile("candidly" if "CANDIDLY_SEEDED" in os.environ else "fixed")  # then --hypothesis-seed counts
+settings.load_profile(
+    "candidly" if "CANDIDLY_SEEDED" in os.environ else "fixed"
+)  # then --hypothesis-seed counts
 
 
 @pytest.fixture

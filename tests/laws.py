@@ -44,7 +44,9 @@ def table(seed=0):
 def train(name, *, epochs=3, net="mlp", data=None, **options):
     X, sets, _ = data or table()
     model = build_net(net, (D,), C, seed=1)
-    return fit(model, X, sets, make(name), epochs=epochs, batch_size=8, seed=3, device="cpu", **options)
+    return fit(
+        model, X, sets, make(name), epochs=epochs, batch_size=8, seed=3, device="cpu", **options
+    )
 
 
 def started(name, model, candidates, epoch, predict_all=None):
@@ -64,7 +66,9 @@ def hand_batch(name, candidates, seed=0, columns=None):
     order = torch.arange(C) if columns is None else columns
 
     def uniform(width):
-        return torch.rand((len(candidates), width), generator=torch.Generator().manual_seed(5))[:, order]
+        return torch.rand((len(candidates), width), generator=torch.Generator().manual_seed(5))[
+            :, order
+        ]
 
     return Batch(torch.arange(len(candidates)), views, candidates, uniform)
 
@@ -135,7 +139,10 @@ def law_relabelling_permutes_outputs(name):
     for columns in (torch.arange(C), order):
         candidates = torch.as_tensor(table()[1].dense())[:, columns]
         model = build_net("mlp", (D,), C, seed=1)
-        model.head.weight.data, model.head.bias.data = model.head.weight.data[columns], model.head.bias.data[columns]
+        model.head.weight.data, model.head.bias.data = (
+            model.head.weight.data[columns],
+            model.head.bias.data[columns],
+        )
         torch.manual_seed(0)
         method = make(name)
         method.epochs = 4
@@ -177,7 +184,9 @@ def law_two_processes_equal_one(names):
                 got = torch.load(f"{folder}/{name}-{rank}.pt", weights_only=True)
                 assert got.keys() == expected.keys()
                 for key in expected:
-                    torch.testing.assert_close(got[key], expected[key], rtol=1e-8, atol=1e-10, msg=f"{name}: {key}")
+                    torch.testing.assert_close(
+                        got[key], expected[key], rtol=1e-8, atol=1e-10, msg=f"{name}: {key}"
+                    )
 
 
 def _worker(rank, names, methods, folder):
@@ -200,7 +209,9 @@ def _trained_double(name, folder=None):
             with place as run:
                 fitted = train(name, epochs=3, scheme=scheme, run=run)
             states = {"model": fitted.model.state_dict(), "method": fitted.method.state_dict()}
-            result |= {f"{scheme}.{k}.{key}": v for k, state in states.items() for key, v in state.items()}
+            result |= {
+                f"{scheme}.{k}.{key}": v for k, state in states.items() for key, v in state.items()
+            }
             result[f"{scheme}.loss"] = torch.tensor([row["loss"] for row in fitted.history])
         return result
     finally:

@@ -12,7 +12,9 @@ def wooden(log_p, cand):
 
 def mean(log_p, cand):
     """Eq. (2) for one example."""
-    sides = [[-v for v, y in zip(log_p, cand, strict=True) if bool(y) == side] for side in (True, False)]
+    sides = [
+        [-v for v, y in zip(log_p, cand, strict=True) if bool(y) == side] for side in (True, False)
+    ]
     return tuple(sum(s) / len(s) if s else math.inf for s in sides)
 
 
@@ -47,7 +49,11 @@ def select(margin, openness, n_closed, n_open, overlap):
     n = len(margin)
     opened = ranked(openness, n_open)
     if overlap:
-        return ranked(margin, n - n_closed - n_open), set(range(n)) - ranked(margin, n - n_closed), opened
+        return (
+            ranked(margin, n - n_closed - n_open),
+            set(range(n)) - ranked(margin, n - n_closed),
+            opened,
+        )
     rest = [i for i in range(n) if i not in opened]
     closed = set(sorted(rest, key=lambda i: (margin[i], -i))[:n_closed])
     return set(rest) - closed, closed, opened
@@ -117,9 +123,15 @@ def ooc_loss(views, cand, u, groups, s):
     probs = mean_softmax(views)
     normal = disambiguate(probs, cand, s["T"])
     closed = disambiguate(probs, [not y for y in cand], s["T"]) if s["RLD"] else normal
-    opened = random_target(u, cand if s["random_from"] == "candidates" else [True] * len(cand)) if s["RCG"] else normal
+    opened = (
+        random_target(u, cand if s["random_from"] == "candidates" else [True] * len(cand))
+        if s["RCG"]
+        else normal
+    )
     weight, target = 0.0, [0.0] * len(cand)
-    for member, w, t in zip(groups, (1.0, s["alpha"], s["beta"]), (normal, closed, opened), strict=True):
+    for member, w, t in zip(
+        groups, (1.0, s["alpha"], s["beta"]), (normal, closed, opened), strict=True
+    ):
         if member:  # the authors sum the targets first, then weigh
             weight += w
             target = [a + b for a, b in zip(target, t, strict=True)]
@@ -137,9 +149,14 @@ def out_of_candidate(cand, plain, script, batches, uniforms, counts, **settings)
     n, confidence, average = len(cand), [uniform_target(y) for y in cand], None
     for epoch, views in enumerate(script):
         output = plain[epoch]
-        if epoch == s["warmup"]:  # an epoch's output is the one after it; without a warm-up, the first there is
+        if (
+            epoch == s["warmup"]
+        ):  # an epoch's output is the one after it; without a warm-up, the first there is
             recent = plain[1 : epoch + 1][-s["window"] :] or [output]
-            average = [[sum(v) / len(recent) for v in zip(*row, strict=True)] for row in zip(*recent, strict=True)]
+            average = [
+                [sum(v) / len(recent) for v in zip(*row, strict=True)]
+                for row in zip(*recent, strict=True)
+            ]
         if epoch >= s["warmup"]:
             output = [
                 [s["eta"] * a + (1 - s["eta"]) * o for a, o in zip(*rows, strict=True)]

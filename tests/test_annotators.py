@@ -55,7 +55,9 @@ def test_without_truth_nothing_is_said_of_it():
 
 def test_the_least_active_share_a_line():
     n = LISTED + 5
-    answers = Answers(np.arange(n + 1), np.r_[np.arange(n), 0], np.arange(n), CandidateSets(np.ones((n + 1, 2))))
+    answers = Answers(
+        np.arange(n + 1), np.r_[np.arange(n), 0], np.arange(n), CandidateSets(np.ones((n + 1, 2)))
+    )
     tally = AnnotatorTally(answers, 2)
     table = {entry["name"]: entry["answers"] for entry in tally.table([0, 1])}
     assert len(table) == LISTED + 1

@@ -84,7 +84,9 @@ write_atomically(Path(sys.argv[1]), slowly)
 
 
 def writer(path):
-    child = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True)
+    child = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True
+    )
     assert child.stdout.readline() == "writing\n"
     return child
 
@@ -110,7 +112,12 @@ def test_orphans_go_and_files_being_written_stay(tmp_path):
 
 
 def test_only_our_own_temporary_files_are_orphans(tmp_path):
-    mine = [".candidly-notes.tmp", ".candidly-0123456789abcde.tmp", "candidly-0123456789abcdef.tmp", ".x.lock"]
+    mine = [
+        ".candidly-notes.tmp",
+        ".candidly-0123456789abcde.tmp",
+        "candidly-0123456789abcdef.tmp",
+        ".x.lock",
+    ]
     for name in mine:
         (tmp_path / name).write_text("mine")
     (tmp_path / ".candidly-0000000000000000.tmp").mkdir()
@@ -136,12 +143,17 @@ def planted_link(path):
     path.symlink_to(path.parent / "thesis")
 
 
-@pytest.mark.parametrize("plant", [planted_link, Path.mkdir, lambda path: path.write_text("mine"), os.mkfifo])
+@pytest.mark.parametrize(
+    "plant", [planted_link, Path.mkdir, lambda path: path.write_text("mine"), os.mkfifo]
+)
 def test_only_an_empty_regular_file_can_be_a_lock(tmp_path, plant):
     path = tmp_path / "lock"
     plant(path)
     began = time.monotonic()
-    with pytest.raises(InputError, match=r"lock is not a lock file \(expected an empty regular file\): move it away"):
+    with pytest.raises(
+        InputError,
+        match=r"lock is not a lock file \(expected an empty regular file\): move it away",
+    ):
         open_lock(path)
     assert time.monotonic() - began < 5
     assert path.is_symlink() or path.exists()

@@ -26,7 +26,16 @@ from candidly.auditing.mixture import (
     standard_errors,
     support,
 )
-from candidly.auditing.rates import RatesEstimate, _astray, _bounds, _estimate, _weight_of_open, lured, sample, study
+from candidly.auditing.rates import (
+    RatesEstimate,
+    _astray,
+    _bounds,
+    _estimate,
+    _weight_of_open,
+    lured,
+    sample,
+    study,
+)
 from candidly.auditing.verdicts import Judge, _opinion, judge_rows, make_judges
 from candidly.errors import InputError
 from candidly.injection import confident, hide_class, misplaced, rehearse
@@ -43,7 +52,9 @@ COLUMNS = [
 def made(n0=1500, c=6, q=0.2, tau1=0.0, tau2=0.0, sharp=4.0, noise=1.0, seed=0, **options):
     """(sets, logits, truth): a model that is right on most known rows and unsure on open ones."""
     rng = np.random.default_rng(seed)
-    sets, truth = corrupt(rng.integers(c, size=n0), c, q=q, tau1=tau1, tau2=tau2, seed=seed, **options)
+    sets, truth = corrupt(
+        rng.integers(c, size=n0), c, q=q, tau1=tau1, tau2=tau2, seed=seed, **options
+    )
     logits = noise * rng.normal(size=sets.shape)
     known = np.flatnonzero(truth.kinds != OPEN)
     logits[known, truth.labels[known]] += sharp
@@ -67,7 +78,10 @@ def seen_of(rows):
 def naive_row(p, members, power):
     """(hit, rest, chance, best candidate, best other) of one row, by loops."""
     c = len(p)
-    inside, outside = max(p[j] for j in members), max((p[j] for j in range(c) if j not in members), default=0.0)
+    inside, outside = (
+        max(p[j] for j in members),
+        max((p[j] for j in range(c) if j not in members), default=0.0),
+    )
     hit = 0.5 if inside == outside else float(inside > outside)
     r = [x / max(p) for x in p]
     spread = sum(x**power for x in r) - 1
@@ -81,10 +95,14 @@ def naive_row(p, members, power):
 @given(data=st.data())
 def test_observed_equals_the_naive_loop(data):
     n, c = data.draw(st.integers(1, 6)), data.draw(st.integers(2, 5))
-    weights = data.draw(st.lists(st.lists(st.integers(1, 4), min_size=c, max_size=c), min_size=n, max_size=n))
+    weights = data.draw(
+        st.lists(st.lists(st.integers(1, 4), min_size=c, max_size=c), min_size=n, max_size=n)
+    )
     members = [sorted(data.draw(st.sets(st.integers(0, c - 1), min_size=1))) for _ in range(n)]
     probs = np.array([np.array(row) / sum(row) for row in weights])
-    seen = observe(read_outputs(CandidateSets(members, classes=c), probs, None, None), slice(0, n), None)
+    seen = observe(
+        read_outputs(CandidateSets(members, classes=c), probs, None, None), slice(0, n), None
+    )
     for i, row in enumerate(probs):
         for k, power in enumerate(POWERS):
             hit, rest, chance, first, other = naive_row(row.tolist(), members[i], power)
@@ -147,7 +165,9 @@ def test_explain_by_hand():
 def test_open_rows_enter_by_their_sizes():
     sets = CandidateSets([[0], [0, 1]], classes=2)
     seen = observe(read_outputs(sets, np.array([[0.8, 0.2]] * 2), None, None), slice(0, 2), None)
-    mixture = Mixture(2, np.zeros((51, 1)), 0, 0.0, np.zeros(2), np.zeros(2), 0.0, np.array([1, 1.5, 0.5]))
+    mixture = Mixture(
+        2, np.zeros((51, 1)), 0, 0.0, np.zeros(2), np.zeros(2), 0.0, np.array([1, 1.5, 0.5])
+    )
     joint, _, inside = explain(mixture, seen, design(mixture, seen.scores), seen.rest[0])
     np.testing.assert_allclose(joint[2], [0.75, 0.25])
     np.testing.assert_allclose(joint[0], 0.5 * inside * [2, 1])
@@ -225,7 +245,9 @@ def test_shares_are_found_and_covered(tau1, tau2):
 
 
 def test_matched_sizes_do_not_mislead():
-    sets, logits, truth = made(3000, c=10, q=0.1, tau1=0.1, tau2=0.4, sharp=5.0, open_sets="matched")
+    sets, logits, truth = made(
+        3000, c=10, q=0.1, tau1=0.1, tau2=0.4, sharp=5.0, open_sets="matched"
+    )
     found = estimate_rates(sets, logits=logits)
     for name, kind in (("closed", CLOSED), ("open", OPEN)):
         low, high = getattr(found, f"{name}_interval")
@@ -312,7 +334,9 @@ def test_candidates_that_follow_the_ranking_are_told_and_bounded():
     logits[np.arange(n), y] += 3
     second = np.where(np.arange(c) == y[:, None], -np.inf, logits).argmax(axis=1)
     mask = np.zeros((n, c), dtype=bool)
-    mask[np.arange(n), y] = mask[np.arange(n), second] = True  # the wrong candidate is what resembles the row most
+    mask[np.arange(n), y] = mask[np.arange(n), second] = (
+        True  # the wrong candidate is what resembles the row most
+    )
     found = estimate_rates(mask, logits=logits)
     assert any("follow the model's ranking" in note for note in found.notes)
     assert found.closed_interval[0] == found.open_interval[0] == 0
@@ -326,7 +350,10 @@ def test_the_order_of_rows_and_classes_changes_little():
     sets, logits, _ = made(1200, tau1=0.2, tau2=0.2)
     mask, rng = sets.dense(), np.random.default_rng(1)
     rows, columns = rng.permutation(len(mask)), rng.permutation(mask.shape[1])
-    a, b = estimate_rates(mask, logits=logits), estimate_rates(mask[rows][:, columns], logits=logits[rows][:, columns])
+    a, b = (
+        estimate_rates(mask, logits=logits),
+        estimate_rates(mask[rows][:, columns], logits=logits[rows][:, columns]),
+    )
     assert a.closed == pytest.approx(b.closed, abs=1e-6)
     assert a.open == pytest.approx(b.open, abs=1e-6)
 
@@ -375,7 +402,9 @@ def test_intervals_are_of_the_mixture_with_open_rows_if_it_is_sure(mixed, weight
     np.testing.assert_allclose(intervals(estimate), np.clip(expected, 0, 1))
 
 
-@pytest.mark.parametrize(("weight", "alone"), [(0.98, False), (0.5, False), (0.0, False), (1.0, True)])
+@pytest.mark.parametrize(
+    ("weight", "alone"), [(0.98, False), (0.5, False), (0.0, False), (1.0, True)]
+)
 def test_intervals_span_both_mixtures_if_either_may_hold(mixed, weight, alone, monkeypatch):
     """Also if only sizes speak for open rows (`support` is negative)."""
     monkeypatch.setattr("candidly.auditing.rates.support", lambda *args: -1.0 if alone else 1.0)
@@ -472,7 +501,9 @@ def test_sizes_are_left_out_only_where_open_rows_are_possible(monkeypatch):
     sets, logits, _ = made(300)
     monkeypatch.setattr("candidly.auditing.rates.sizes_mislead", lambda *args: True)
     for weight, counts in ((0.04, True), (0.06, False)):
-        monkeypatch.setattr("candidly.auditing.rates._weight_of_open", lambda *args, weight=weight: weight)
+        monkeypatch.setattr(
+            "candidly.auditing.rates._weight_of_open", lambda *args, weight=weight: weight
+        )
         found = study(read_outputs(sets, None, logits, None))
         assert (found.mixture.size_odds is not None) == counts
 
@@ -536,7 +567,9 @@ def test_it_finds_the_rows_and_the_labels():
     assert (table.suggested_label.astype(float) == truth.labels)[closed].mean() > 0.95
     assert table.suggested_label[verdict == OPEN].isna().all()
     assert not table.suggested_label[verdict != OPEN].isna().any()
-    np.testing.assert_array_equal(table.suggested_probability[verdict == OPEN], table.p_open[verdict == OPEN])
+    np.testing.assert_array_equal(
+        table.suggested_probability[verdict == OPEN], table.p_open[verdict == OPEN]
+    )
 
 
 def test_suggestions_are_candidates_of_normal_rows_and_others_of_closed_ones():
@@ -551,7 +584,9 @@ def test_suggestions_are_candidates_of_normal_rows_and_others_of_closed_ones():
     assert (table.suggested_probability <= table[["p_normal", "p_closed"]].max(axis=1) + 1e-9).all()
 
 
-@pytest.mark.parametrize("rates", [Rates(0.1, 0.3), Rates(0.0, 0.2), Rates(0.4, 0.0), Rates(0.0, 0.0)])
+@pytest.mark.parametrize(
+    "rates", [Rates(0.1, 0.3), Rates(0.0, 0.2), Rates(0.4, 0.0), Rates(0.0, 0.0)]
+)
 def test_given_rates_are_the_mean_probabilities(rates):
     sets, logits, _ = made(1500, tau1=0.2, tau2=0.3)
     table = audit(sets, logits=logits, rates=rates)
@@ -751,11 +786,17 @@ GOOD = np.array([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1]])
 @pytest.mark.parametrize(
     ("probs", "told"),
     [
-        (np.array([[0.7, 0.2, 0.1], [0.1, 0.8, 0.4]]), r"probs, row 1: \[0.1, 0.8, 0.4\] sums to 1.3"),
+        (
+            np.array([[0.7, 0.2, 0.1], [0.1, 0.8, 0.4]]),
+            r"probs, row 1: \[0.1, 0.8, 0.4\] sums to 1.3",
+        ),
         (np.array([[0.7, 0.2, 0.1], [0.1, np.nan, 0.1]]), "probs, row 1: .* are not all finite"),
         (np.array([[0.7, 0.2, 0.1], [-0.2, 1.1, 0.1]]), "probs, row 1: .* least value of -0.2"),
         (np.array([[0.0, 0.0, 0.0], [0.1, 0.8, 0.1]]), r"probs, row 0: \[0, 0, 0\] sums to 0 "),
-        (np.log(GOOD), r"probs, row 0: .* expected probabilities that sum to 1. Pass raw scores as logits="),
+        (
+            np.log(GOOD),
+            r"probs, row 0: .* expected probabilities that sum to 1. Pass raw scores as logits=",
+        ),
         (GOOD[:1], r"probs has shape \(1, 3\)"),
         (GOOD[:, :2], r"probs has shape \(2, 2\), but there are 2 candidate sets over 3 classes"),
         (GOOD[0], r"probs has shape \(3,\)"),
@@ -793,8 +834,13 @@ def test_other_bad_arguments_are_refused():
 def quietly(candidates, probs, **options):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        table, found = audit(candidates, probs, **options), estimate_rates(candidates, probs, **options)
-    assert np.isfinite(table[["p_normal", "p_closed", "p_open", "suggested_probability"]]).all(axis=None)
+        table, found = (
+            audit(candidates, probs, **options),
+            estimate_rates(candidates, probs, **options),
+        )
+    assert np.isfinite(table[["p_normal", "p_closed", "p_open", "suggested_probability"]]).all(
+        axis=None
+    )
     np.testing.assert_allclose(table[["p_normal", "p_closed", "p_open"]].sum(axis=1), 1)
     shares_are_sound(found)
     return table, found
@@ -847,7 +893,9 @@ def test_a_class_that_nobody_proposed_can_be_the_truth():
 
 def test_certain_and_flat_outputs():
     rng = np.random.default_rng(0)
-    quietly(CandidateSets(rng.integers(3, size=200), classes=3), np.eye(3)[rng.integers(3, size=200)])
+    quietly(
+        CandidateSets(rng.integers(3, size=200), classes=3), np.eye(3)[rng.integers(3, size=200)]
+    )
     quietly(CandidateSets(rng.integers(3, size=200), classes=3), np.full((200, 3), 1 / 3))
 
 
@@ -855,8 +903,14 @@ def test_certain_and_flat_outputs():
 def test_any_small_data_give_a_sound_answer(data):
     n, c = data.draw(st.integers(1, 12)), data.draw(st.integers(2, 4))
     members = [data.draw(st.sets(st.integers(0, c - 1), min_size=1)) for _ in range(n)]
-    weights = data.draw(st.lists(st.lists(st.sampled_from([0, 1, 5]), min_size=c, max_size=c), min_size=n, max_size=n))
-    probs = np.array([np.array(row) / sum(row) if sum(row) else np.full(c, 1 / c) for row in weights])
+    weights = data.draw(
+        st.lists(
+            st.lists(st.sampled_from([0, 1, 5]), min_size=c, max_size=c), min_size=n, max_size=n
+        )
+    )
+    probs = np.array(
+        [np.array(row) / sum(row) if sum(row) else np.full(c, 1 / c) for row in weights]
+    )
     quietly(CandidateSets(members, classes=c), probs)
 
 
@@ -1015,13 +1069,19 @@ def test_public_names():
 
 
 def test_columns_of_a_frame_are_matched_by_name():
-    sets, probs = [["a"], ["b", "c"], ["c"]] * 60, np.tile([[0.8, 0.1, 0.1], [0.1, 0.8, 0.1], [0.2, 0.1, 0.7]], (60, 1))
+    sets, probs = (
+        [["a"], ["b", "c"], ["c"]] * 60,
+        np.tile([[0.8, 0.1, 0.1], [0.1, 0.8, 0.1], [0.2, 0.1, 0.7]], (60, 1)),
+    )
     expected = audit(sets, probs)
     frame = pd.DataFrame(probs, columns=["a", "b", "c"])[["c", "a", "b"]]
     pd.testing.assert_frame_equal(audit(sets, frame), expected)
-    pd.testing.assert_frame_equal(audit(sets, pd.DataFrame(probs)), expected)  # columns without names
+    pd.testing.assert_frame_equal(
+        audit(sets, pd.DataFrame(probs)), expected
+    )  # columns without names
     with pytest.raises(
-        InputError, match=r"probs has the columns \['a', 'b', 'd'\], but the classes are \['a', 'b', 'c'\]"
+        InputError,
+        match=r"probs has the columns \['a', 'b', 'd'\], but the classes are \['a', 'b', 'c'\]",
     ):
         audit(sets, frame.set_axis(["a", "b", "d"], axis=1))
 
@@ -1045,14 +1105,22 @@ def test_outputs_in_another_order_are_doubted():
     probs = np.full((300, 3), 0.05)
     probs[np.arange(300), y] = 0.9
     sets = np.eye(3, dtype=bool)[y]
-    assert not any("best class is a candidate" in note for note in audit(sets, probs).attrs["notes"])
-    (note,) = [note for note in audit(sets, probs[:, [1, 2, 0]]).attrs["notes"] if "best class" in note]
-    assert note.startswith("The model's best class is a candidate in 0% of the rows; any class would be in 33%")
+    assert not any(
+        "best class is a candidate" in note for note in audit(sets, probs).attrs["notes"]
+    )
+    (note,) = [
+        note for note in audit(sets, probs[:, [1, 2, 0]]).attrs["notes"] if "best class" in note
+    ]
+    assert note.startswith(
+        "The model's best class is a candidate in 0% of the rows; any class would be in 33%"
+    )
 
 
 def test_of_few_rows_little_is_believed():
     table = audit([[0], [1]], [[0.1, 0.9], [0.8, 0.2]])
-    assert table["p_closed"].tolist() == pytest.approx([2 / 12 + 10 / 12 * 0.9, 2 / 12 + 10 / 12 * 0.8], abs=1e-3)
+    assert table["p_closed"].tolist() == pytest.approx(
+        [2 / 12 + 10 / 12 * 0.9, 2 / 12 + 10 / 12 * 0.8], abs=1e-3
+    )
     assert table.attrs["notes"][-1].startswith("2 rows are too few")
     estimate = estimate_rates([[0], [1]], [[0.1, 0.9], [0.8, 0.2]])
     assert estimate.outside <= 2 / 12
@@ -1062,6 +1130,8 @@ def test_of_few_rows_little_is_believed():
 def test_given_rates_hold_for_few_rows():
     rng = np.random.default_rng(0)
     table = audit(
-        np.eye(4, dtype=bool)[rng.integers(4, size=60)], rng.dirichlet(np.ones(4), size=60), rates=Rates(0.3, 0.1)
+        np.eye(4, dtype=bool)[rng.integers(4, size=60)],
+        rng.dirichlet(np.ones(4), size=60),
+        rates=Rates(0.3, 0.1),
     )
     assert table[["p_closed", "p_open"]].mean().tolist() == pytest.approx([0.3, 0.1], abs=0.01)

@@ -16,7 +16,9 @@ from candidly.errors import InputError
 from candidly.methods import METHODS, Batch
 from candidly.tensors.nets import MLP
 
-CC, PRODEN, LWS, CAVL, PiCO, CRDPLL = (METHODS[k] for k in ("cc", "proden", "lws", "cavl", "pico", "crdpll"))
+CC, PRODEN, LWS, CAVL, PiCO, CRDPLL = (
+    METHODS[k] for k in ("cc", "proden", "lws", "cavl", "pico", "crdpll")
+)
 NAMES = ("cc", "proden", "lws", "cavl", "pico", "crdpll")
 
 
@@ -24,7 +26,9 @@ pytestmark = pytest.mark.usefixtures("float64")
 
 
 def close(got, expected):
-    torch.testing.assert_close(torch.as_tensor(got), torch.as_tensor(expected).to(got), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(
+        torch.as_tensor(got), torch.as_tensor(expected).to(got), rtol=1e-9, atol=1e-12
+    )
 
 
 def mask(*rows):
@@ -173,7 +177,9 @@ def test_gradient_is_the_slope_of_the_naive_loss(name):
                     g = [view[i].tolist() for view in views]
                     g[v][j] += h
                     ends.append(step(w[i], g, Y[i], 2, 10)[0])
-                assert views[v].grad[i, j].item() == pytest.approx((ends[0] - ends[1]) / 2e-5, abs=1e-8)
+                assert views[v].grad[i, j].item() == pytest.approx(
+                    (ends[0] - ends[1]) / 2e-5, abs=1e-8
+                )
 
 
 def logs(*rows):
@@ -182,7 +188,10 @@ def logs(*rows):
 
 def test_cc_by_hand():
     candidates = mask("110", "111", "001")
-    views = logs([0.5, 0.3, 0.2], [0.1, 0.1, 0.8], [0.5, 0.25, 0.25]), logs([0.1, 0.1, 0.8], [1 / 3] * 3, [0.25] * 3)
+    views = (
+        logs([0.5, 0.3, 0.2], [0.1, 0.1, 0.8], [0.5, 0.25, 0.25]),
+        logs([0.1, 0.1, 0.8], [1 / 3] * 3, [0.25] * 3),
+    )
     got = start(CC(), candidates).loss(nn.Identity(), batch([0, 1, 2], views, candidates))
     close(got, [-(math.log(0.8) + math.log(0.2)) / 2, 0, (math.log(4) + math.log(3)) / 2])
 
@@ -195,7 +204,10 @@ def test_proden_by_hand():
     got = method.loss(nn.Identity(), batch([0], views, candidates))
     close(got, [-(math.log(0.4 * 0.1) + math.log(0.2 * 0.1)) / 4])  # with the weights of before
     close(method.confidence, [[0.75, 0.25, 0], [0, 0.5, 0.5]])  # mean softmax .3, .1
-    close(method.loss(nn.Identity(), batch([0], views[:1], candidates)), [-0.75 * math.log(0.4) - 0.25 * math.log(0.1)])
+    close(
+        method.loss(nn.Identity(), batch([0], views[:1], candidates)),
+        [-0.75 * math.log(0.4) - 0.25 * math.log(0.1)],
+    )
     close(method.confidence[0], [0.8, 0.2, 0])
 
 
@@ -206,7 +218,9 @@ def test_lws_by_hand():
     views = 2 * [logs([0.3, 0.1, 0.2, 0.4], [0.1, 0.2, 0.3, 0.4])]
     got = method.loss(nn.Identity(), batch([0, 1], views, candidates))
     s = {p: p / (1 + p) for p in (0.1, 0.2, 0.3, 0.4)}  # sigmoid(log p)
-    close(got, [(1 - s[0.3] + 1 - s[0.1] + s[0.2] + s[0.4]) / 4, sum(1 - v for v in s.values()) / 4])
+    close(
+        got, [(1 - s[0.3] + 1 - s[0.1] + s[0.2] + s[0.4]) / 4, sum(1 - v for v in s.values()) / 4]
+    )
     close(method.weights, [[0.75, 0.25, 1 / 3, 2 / 3], [0.1, 0.2, 0.3, 0.4]])
     method.leverage = 2.0
     got = method.loss(nn.Identity(), batch([0], [v[:1] for v in views], candidates))
@@ -217,7 +231,9 @@ def test_lws_without_non_candidates_has_no_outside_term():
     candidates = mask("11")
     methods = [start(LWS(leverage=b), candidates) for b in (0.0, 5.0)]
     for _ in range(2):
-        values = [m.loss(nn.Identity(), batch([0], [logs([0.9, 0.1])], candidates)) for m in methods]
+        values = [
+            m.loss(nn.Identity(), batch([0], [logs([0.9, 0.1])], candidates)) for m in methods
+        ]
         close(*values)
     close(methods[1].weights, [[0.9, 0.1]])
 
@@ -229,8 +245,13 @@ def test_cavl_takes_the_largest_activation_value_not_the_largest_logit():
     g = torch.tensor([[0.9, 0.5, -3.0], [1.0, 0.1, -1.0], [0.5, 0.9, 9.0], [-2.0, 3.0, -1.0]])
     got = method.loss(nn.Identity(), batch(range(4), [g], candidates))
     close(got[0], -g[0].log_softmax(0).mean())
-    close(method.confidence, [[0, 1, 0], [0, 1, 0], [1, 0, 0], [0, 0, 1]])  # .25 > .09; .09 > 0; 9 is no candidate
-    close(method.loss(nn.Identity(), batch([0], [g[:1]], candidates)), [-g[0].log_softmax(0)[1].item()])
+    close(
+        method.confidence, [[0, 1, 0], [0, 1, 0], [1, 0, 0], [0, 0, 1]]
+    )  # .25 > .09; .09 > 0; 9 is no candidate
+    close(
+        method.loss(nn.Identity(), batch([0], [g[:1]], candidates)),
+        [-g[0].log_softmax(0)[1].item()],
+    )
 
 
 def test_cavl_official_mask_picks_a_non_candidate_when_all_candidates_are_negative():
@@ -245,7 +266,10 @@ def test_cavl_official_mask_picks_a_non_candidate_when_all_candidates_are_negati
 def test_cavl_takes_the_mean_logits_of_the_views():
     candidates = mask("11")
     method = start(CAVL(), candidates)
-    views = torch.tensor([[3.0, 0.5]]), torch.tensor([[-1.0, 0.5]])  # mean 1: value 0; mean value of (6, -2): 2
+    views = (
+        torch.tensor([[3.0, 0.5]]),
+        torch.tensor([[-1.0, 0.5]]),
+    )  # mean 1: value 0; mean value of (6, -2): 2
     method.loss(nn.Identity(), batch([0], views, candidates))
     close(method.confidence, [[0, 1]])
 
@@ -286,7 +310,9 @@ def test_views():
     assert PiCO().views == ("resized", "resized_strong")
     assert PiCO(augmentation="same").views == ("weak", "weak")
     for method in (PiCO, CRDPLL):
-        with pytest.raises(InputError, match=r"augmentation 'other' is unknown. There are: own, same"):
+        with pytest.raises(
+            InputError, match=r"augmentation 'other' is unknown. There are: own, same"
+        ):
             method(augmentation="other")
 
 
@@ -296,7 +322,12 @@ def test_defaults_are_those_of_the_page():
     assert CRDPLL().ramp == pytest.approx(1 / 3)
     pico = PiCO()
     assert (pico.contrast, pico.temperature, pico.key_momentum) == (0.5, 0.07, 0.999)
-    assert (pico.prototype_momentum, pico.prototype_start, pico.queue_size, pico.width) == (0.99, 1, 8192, 128)
+    assert (pico.prototype_momentum, pico.prototype_start, pico.queue_size, pico.width) == (
+        0.99,
+        1,
+        8192,
+        128,
+    )
     assert (pico.confidence_start, pico.confidence_end) == (0.95, 0.8)
 
 
@@ -335,8 +366,12 @@ def test_a_batch_leaves_its_inputs_alone_and_gives_one_loss_per_example(name):
     rng = torch.Generator().manual_seed(0)
     candidates, model = random_sets(5, 3, rng), MLP((4,), 3, width=5, depth=1)
     method = start(METHODS[name](), candidates, model=model, epoch=1)
-    given = batch([3, 1], [torch.randn(2, 4) for _ in range(len(method.views or (1, 2)))], candidates)
-    before = copy.deepcopy((given.index, given.views, given.candidates, candidates, model.state_dict()))
+    given = batch(
+        [3, 1], [torch.randn(2, 4) for _ in range(len(method.views or (1, 2)))], candidates
+    )
+    before = copy.deepcopy(
+        (given.index, given.views, given.candidates, candidates, model.state_dict())
+    )
     assert method.loss(model, given).shape == (2,)
     after = (given.index, given.views, given.candidates, candidates, model.state_dict())
     torch.testing.assert_close(after, before, rtol=0, atol=0)
@@ -347,7 +382,9 @@ def test_a_batch_leaves_its_inputs_alone_and_gives_one_loss_per_example(name):
 
 def bare_pico(candidates, *, epoch=1, epochs=10, **settings):
     """PiCO that embeds an example by its view, normalised: everything can be done by hand."""
-    method = start(PiCO(width=candidates.shape[1], **settings), candidates, epoch=epoch, epochs=epochs)
+    method = start(
+        PiCO(width=candidates.shape[1], **settings), candidates, epoch=epoch, epochs=epochs
+    )
     method.projector, method.keys = nn.Identity(), nn.ModuleList([nn.Identity(), nn.Identity()])
     return method
 
@@ -372,7 +409,9 @@ def test_pico_prototypes_move_example_by_example_and_are_normalised_once():
     method = bare_pico(candidates, prototype_momentum=0.5)
     method.loss(nn.Identity(), batch([0, 1], [unit(0, 90)] * 2, candidates))
     r5 = math.sqrt(5)
-    close(method.prototypes, [[1 / r5, 2 / r5], [0, 0]])  # (.25, .5), normalised; an unseen class stays at 0
+    close(
+        method.prototypes, [[1 / r5, 2 / r5], [0, 0]]
+    )  # (.25, .5), normalised; an unseen class stays at 0
     method.loss(nn.Identity(), batch([2], [unit(180)] * 2, candidates))
     close(method.prototypes, [[1 / r5, 2 / r5], [-1, 0]])
 
@@ -380,7 +419,10 @@ def test_pico_prototypes_move_example_by_example_and_are_normalised_once():
 def test_pico_prototypes_follow_the_first_view_and_the_best_candidate():
     candidates = mask("110")
     method = bare_pico(candidates)
-    views = torch.tensor([[0.0, 3.0, 4.0]]), torch.tensor([[1.0, 0.0, 0.0]])  # best candidate 1; view 2 would say 0
+    views = (
+        torch.tensor([[0.0, 3.0, 4.0]]),
+        torch.tensor([[1.0, 0.0, 0.0]]),
+    )  # best candidate 1; view 2 would say 0
     method.loss(nn.Identity(), batch([0], views, candidates))
     close(method.prototypes, [[0, 0, 0], [0, 0.6, 0.8], [0, 0, 0]])
     assert method.queue_labels[:2].tolist() == [1, -1]
@@ -389,7 +431,9 @@ def test_pico_prototypes_follow_the_first_view_and_the_best_candidate():
 
 def test_pico_confidence_meets_the_old_prototypes_and_the_loss_the_new_confidence():
     candidates = mask("11", "11")
-    method = bare_pico(candidates, contrast=0.0, prototype_momentum=0.0, epoch=4)  # phi .95 - .15 * .4
+    method = bare_pico(
+        candidates, contrast=0.0, prototype_momentum=0.0, epoch=4
+    )  # phi .95 - .15 * .4
     method.prototypes.copy_(unit(90, 0))
     q = unit(10, 80)  # pseudo-labels 0, 1: the new prototypes would give classes 0, 1
     got = method.loss(nn.Identity(), batch([0, 1], [q, q], candidates))
@@ -464,8 +508,13 @@ def test_pico_total_loss_weighs_the_contrast_by_half():
     candidates = mask("10", "01")
     method, method0 = bare_pico(candidates), bare_pico(candidates, contrast=0.0)
     q, k = unit(0, 20), unit(10, 90)
-    difference = [m.loss(nn.Identity(), batch([0, 1], [q, k], candidates)) for m in (method, method0)]
-    sims = torch.stack([torch.cat([q[1:] @ q[0], k @ q[0]]), torch.cat([q[:1] @ q[1], k @ q[1]])]) / 0.07
+    difference = [
+        m.loss(nn.Identity(), batch([0, 1], [q, k], candidates)) for m in (method, method0)
+    ]
+    sims = (
+        torch.stack([torch.cat([q[1:] @ q[0], k @ q[0]]), torch.cat([q[:1] @ q[1], k @ q[1]])])
+        / 0.07
+    )
     expected = -sims.log_softmax(-1)[[0, 1], [1, 2]] / 2
     close(difference[0] - difference[1], expected)
 
@@ -490,7 +539,9 @@ def test_pico_queue_holds_the_newest_keys_at_any_batch_size(size):
         expected.extend(zip(angles, (k[:, 1] > k[:, 0]).long().tolist(), strict=True))
         filled = method.queue_labels >= 0
         angle = torch.atan2(*method.queue[filled].T.flip(0)).rad2deg().round().long().tolist()
-        assert sorted(zip(angle, method.queue_labels[filled].tolist(), strict=True)) == sorted(expected)
+        assert sorted(zip(angle, method.queue_labels[filled].tolist(), strict=True)) == sorted(
+            expected
+        )
 
 
 def test_pico_keys_move_before_their_forward():
@@ -505,7 +556,10 @@ def test_pico_keys_move_before_their_forward():
     method.loss(model, batch([0, 1], [torch.randn(2, 2), x], candidates))
     for key, a, b in zip(method.keys.parameters(), old.parameters(), new, strict=True):
         close(key, 0.75 * a.detach() + 0.25 * b.detach())
-    close(method.queue[:2], nn.functional.normalize(method.keys[1](method.keys[0].features(x)), dim=-1))
+    close(
+        method.queue[:2],
+        nn.functional.normalize(method.keys[1](method.keys[0].features(x)), dim=-1),
+    )
 
 
 class NaivePiCO:
@@ -527,15 +581,22 @@ class NaivePiCO:
     def batch(self, model, head, index, views, epoch):
         m = self.m
         with torch.no_grad():
-            for key, query in zip(self.keys.parameters(), [*model.parameters(), *head.parameters()], strict=True):
+            for key, query in zip(
+                self.keys.parameters(), [*model.parameters(), *head.parameters()], strict=True
+            ):
                 key.copy_(m.key_momentum * key + (1 - m.key_momentum) * query)
             k = [self.embed(*self.keys, x) for x in views[1]]
         q = [self.embed(model, head, x) for x in views[0]]
         log_p = [model(x[None])[0].log_softmax(0) for x in views[0]]
-        labels = [max(self.Y[i], key=lambda j, lp=lp: lp[j].item()) for i, lp in zip(index, log_p, strict=True)]
+        labels = [
+            max(self.Y[i], key=lambda j, lp=lp: lp[j].item())
+            for i, lp in zip(index, log_p, strict=True)
+        ]
         scores = [[(qi.detach() @ mu).item() for mu in self.mu] for qi in q]
         for qi, label in zip(q, labels, strict=True):
-            self.mu[label] = m.prototype_momentum * self.mu[label] + (1 - m.prototype_momentum) * qi.detach()
+            self.mu[label] = (
+                m.prototype_momentum * self.mu[label] + (1 - m.prototype_momentum) * qi.detach()
+            )
         self.mu = [mu / mu.norm() if mu.any() else mu for mu in self.mu]
         if epoch >= m.prototype_start:
             phi = 0.95 - (0.95 - 0.8) * epoch / self.epochs
@@ -551,7 +612,11 @@ class NaivePiCO:
                 contrasts += [(k[o], labels[o] == labels[a]) for o in range(len(k))]
                 contrasts += [(kq, label == labels[a]) for kq, label in self.queue]
             s = torch.stack([(q[a] * other).sum() / m.temperature for other, _ in contrasts])
-            logs = [v - s.exp().sum().log() for v, (_, positive) in zip(s, contrasts, strict=True) if positive]
+            logs = [
+                v - s.exp().sum().log()
+                for v, (_, positive) in zip(s, contrasts, strict=True)
+                if positive
+            ]
             losses.append(ce + m.contrast * -sum(logs) / len(logs))
         self.queue.extend(zip(k, labels, strict=True))
         return torch.stack(losses)
@@ -561,7 +626,13 @@ def pico_pair(seed, *, n=12, epochs=6, **settings):
     torch.manual_seed(seed)
     candidates = random_sets(n, 4, torch.Generator().manual_seed(seed))
     model = MLP((3,), 4, width=6, depth=1)
-    hyper = {"width": 5, "queue_size": 6, "key_momentum": 0.6, "prototype_momentum": 0.7, "temperature": 0.3}
+    hyper = {
+        "width": 5,
+        "queue_size": 6,
+        "key_momentum": 0.6,
+        "prototype_momentum": 0.7,
+        "temperature": 0.3,
+    }
     method = start(PiCO(**hyper | settings), candidates, model=model, epochs=epochs)
     return candidates, model, method, NaivePiCO(method, model, candidates, epochs)
 
@@ -594,7 +665,9 @@ def test_pico_gradients_equal_the_naive_loop_and_never_reach_the_keys(seed, epoc
         views = torch.randn(2, len(index), 3)
         naive_loss = naive.batch(model, method.projector, list(index), views, epoch).sum()
         expected = torch.autograd.grad(naive_loss, learners)
-        got = torch.autograd.grad(method.loss(model, batch(index, views, candidates)).sum(), learners)
+        got = torch.autograd.grad(
+            method.loss(model, batch(index, views, candidates)).sum(), learners
+        )
         for a, b in zip(got, expected, strict=True):
             close(a, b)
     assert all(g.any() for g in got)

@@ -34,10 +34,14 @@ def jobs(**options):
 def test_the_papers_grid_is_complete():
     found = table_jobs("table1", SCALES["paper"])
     assert len(found) == 3 * 6 * 12 * 5
-    assert len({job.key for job in found}) == 3 * 6 * 11 * 5 + 5  # supervised rows are the same in all cells
+    assert (
+        len({job.key for job in found}) == 3 * 6 * 11 * 5 + 5
+    )  # supervised rows are the same in all cells
     ablations = table_jobs("table2", SCALES["paper"])
     assert len(ablations) == 2 * 7 * 5
-    assert len({job.key for job in ablations} & {job.key for job in found}) == 2 * 5  # "full" is "ooc"
+    assert (
+        len({job.key for job in ablations} & {job.key for job in found}) == 2 * 5
+    )  # "full" is "ooc"
     config = found[0].config
     assert config["net"] == "resnet18"
     assert config["scheme"]["epochs"] == 300
@@ -49,11 +53,17 @@ def test_the_papers_grid_is_complete():
 
 def test_a_key_changes_with_whatever_decides_the_result_and_with_nothing_else():
     job = jobs(rows=["ooc"])[0]
-    wordier = dataclasses.replace(job, scale=dataclasses.replace(TINY, about="other words", name="other", seeds=9))
-    spelt_out = dataclasses.replace(job, scale=dataclasses.replace(TINY, changes={"epochs": 3, "lr": 0.05}))
+    wordier = dataclasses.replace(
+        job, scale=dataclasses.replace(TINY, about="other words", name="other", seeds=9)
+    )
+    spelt_out = dataclasses.replace(
+        job, scale=dataclasses.replace(TINY, changes={"epochs": 3, "lr": 0.05})
+    )
     assert wordier.key == spelt_out.key == job.key
     longer = dataclasses.replace(job, scale=dataclasses.replace(TINY, changes={"epochs": 4}))
-    sharper = dataclasses.replace(job, row=dataclasses.replace(job.row, settings={"temperature": 0.25}))
+    sharper = dataclasses.replace(
+        job, row=dataclasses.replace(job.row, settings={"temperature": 0.25})
+    )
     assert len({job.key, longer.key, sharper.key, dataclasses.replace(job, seed=1).key}) == 4
 
 
@@ -63,7 +73,9 @@ def test_patterns_choose_and_misses_are_told():
     assert {job.row.name for job in jobs(rows=["c*"])} == {"CC", "CAVL", "CRDPLL"}
     (true_labels,) = jobs(rows=["lws, true labels"])
     assert true_labels.row.reference == "supervised"
-    with pytest.raises(InputError, match=r"no row matches 'prodne'\. There are: supervised; oracle; CC"):
+    with pytest.raises(
+        InputError, match=r"no row matches 'prodne'\. There are: supervised; oracle; CC"
+    ):
         jobs(rows=["prodne"])
     with pytest.raises(InputError, match=r"no cell matches 'svhn\*'"):
         table_jobs("table1", TINY, cells=["svhn*"])
@@ -86,7 +98,9 @@ def test_every_row_of_both_tables_runs_once(tmp_path):
     assert run_jobs(chosen, tmp_path, None) == {}
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     assert run_jobs(chosen, tmp_path, None) == {}
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before  # finished runs are skipped
+    assert {
+        path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")
+    } == before  # finished runs are skipped
     found = {(r["row"], r["key"]): r for r in results(tmp_path)}
     assert len(found) == len({job.key for job in chosen})
     robust = next(r for r in found.values() if r["row"] == "ooc, robust")
@@ -110,7 +124,10 @@ def test_failures_are_kept_reported_and_retried_on_request(tmp_path, monkeypatch
 
     monkeypatch.setattr(grid, "run_job", broken)
     for retry, expected in ((False, 2), (False, 2), (True, 4)):
-        with pytest.raises(TrainingError, match=r"0 of 2 runs are done.*2 failed(.|\n)*RuntimeError: the roof leaks"):
+        with pytest.raises(
+            TrainingError,
+            match=r"0 of 2 runs are done.*2 failed(.|\n)*RuntimeError: the roof leaks",
+        ):
             commands.run(chosen, tmp_path, None, retry)
         assert len(attempts) == expected
     assert [entry["state"] for entry in plan(chosen, tmp_path)] == ["failed", "failed"]
@@ -148,7 +165,12 @@ def test_the_plan_estimates_from_what_is_done(tmp_path):
 
 
 def fake(job, score, seconds=3.0):
-    return {"key": job.key, "score": score, "seconds": seconds, "curves": {"accuracy": [0.1, 0.2, 0.3]}}
+    return {
+        "key": job.key,
+        "score": score,
+        "seconds": seconds,
+        "curves": {"accuracy": [0.1, 0.2, 0.3]},
+    }
 
 
 def table_of(values):
@@ -156,7 +178,11 @@ def table_of(values):
     rows = list(dict.fromkeys(row for row, _ in values))
     scale = dataclasses.replace(SCALES["mini"], seeds=2)
     chosen = table_jobs("table1", scale, cells=["svhn q=0.1 tau=0.2*"], rows=rows)
-    found = [fake(job, values[(job.row.name, job.seed)]) for job in chosen if (job.row.name, job.seed) in values]
+    found = [
+        fake(job, values[(job.row.name, job.seed)])
+        for job in chosen
+        if (job.row.name, job.seed) in values
+    ]
     return tables.make_table(chosen, found, "table1")
 
 
@@ -230,7 +256,9 @@ def test_export_keeps_what_was_there(tmp_path):
     run_jobs([two], tmp_path / "b", None)
     commands.export(tmp_path / "all.jsonl", tmp_path / "a")
     assert commands.export(tmp_path / "all.jsonl", tmp_path / "b").startswith("2 results")
-    shown = commands.show([one, two], "table1", tmp_path / "nowhere", tmp_path / "all.jsonl", "md", details=False)
+    shown = commands.show(
+        [one, two], "table1", tmp_path / "nowhere", tmp_path / "all.jsonl", "md", details=False
+    )
     assert [line.split(" | ")[0] for line in shown.splitlines()[2:]] == ["| CC", "| PRODEN"]
 
 
@@ -244,7 +272,10 @@ def test_export_keeps_what_was_there(tmp_path):
             b'{"key": 1}',
             r"^\S*bad\.jsonl has lines that are no results: expected what `candidly bench export` writes\.$",
         ),
-        (None, r"bad\.jsonl cannot be read \(Is a directory\): expected a file written by `candidly bench export`"),
+        (
+            None,
+            r"bad\.jsonl cannot be read \(Is a directory\): expected a file written by `candidly bench export`",
+        ),
     ],
 )
 def test_what_is_no_exported_file_is_refused(tmp_path, content, message):
@@ -272,7 +303,17 @@ def test_the_command_line(tmp_path):
         assert "Traceback" not in done.stderr
         return done
 
-    chosen = ("table1", "--scale", "digits", "--cells", "*q=0.1 tau=0.2*", "--methods", "cc", "--seeds", "1")
+    chosen = (
+        "table1",
+        "--scale",
+        "digits",
+        "--cells",
+        "*q=0.1 tau=0.2*",
+        "--methods",
+        "cc",
+        "--seeds",
+        "1",
+    )
     assert "to do" in run("run", *chosen, "--dry-run").stdout
     done = run("run", *chosen)
     assert done.stderr == "1 of 1 runs are done, in runs/bench.\n"
@@ -283,7 +324,10 @@ def test_the_command_line(tmp_path):
     assert run("run", *chosen, "--part", "1/1").stdout == done.stdout
     assert run("run", *chosen, "--part", "1/2").stdout == ""
     assert f"{path} cannot be used: File exists" in run("export", f"{path}/x.jsonl", code=2).stderr
-    assert f"{path} is not a folder" in run("run", *chosen, "--dry-run", "--out", str(path), code=2).stderr
+    assert (
+        f"{path} is not a folder"
+        in run("run", *chosen, "--dry-run", "--out", str(path), code=2).stderr
+    )
     assert "Not a directory" in run("run", *chosen, "--out", f"{path}/x", code=2).stderr
     assert "table 'table9' is unknown" in run("run", "table9", "--scale", "digits", code=2).stderr
     assert "scale 'pap' is unknown" in run("show", "table1", "--scale", "pap", code=2).stderr
@@ -337,7 +381,9 @@ def test_missing_sets_are_told_before_anything_runs(tmp_path):
     chosen = table_jobs("table1", SCALES["mini"], rows=["cc"], seeds=1)
     with pytest.raises(InputError, match=r"svhn \(train\) is missing"):
         run_jobs(chosen, tmp_path / "runs", tmp_path)
-    assert "They cannot be run: svhn (train) is missing" in commands.planned(chosen, tmp_path / "runs", tmp_path)
+    assert "They cannot be run: svhn (train) is missing" in commands.planned(
+        chosen, tmp_path / "runs", tmp_path
+    )
     with pytest.raises(InputError, match=r"cifar10 has 5 images; this scale needs 3000"):
         scales._some(np.random.default_rng(0), 5, 3000, "cifar10")
 
@@ -365,10 +411,14 @@ def test_what_is_missing_or_mixed_in_a_table_is_told(tmp_path):
     ]
     odd = table_jobs("table1", TINY, cells=["*q=0.1*"], rows=["cc"], tau=(0.0, 0.5))
     assert (
-        '--scale tiny --tau 0 0.5 --cells "digits q=0.1 tau=0,0.5"' in commands.notes(odd, "table1", tmp_path, None)[0]
+        '--scale tiny --tau 0 0.5 --cells "digits q=0.1 tau=0,0.5"'
+        in commands.notes(odd, "table1", tmp_path, None)[0]
     )
     path = tmp_path / first.key / "result.json"
-    found = json.loads(path.read_text()) | {"data": "other", "images": {"svhn": 9, "cifar10": 50_000}}
+    found = json.loads(path.read_text()) | {
+        "data": "other",
+        "images": {"svhn": 9, "cifar10": 50_000},
+    }
     path.write_text(json.dumps(found))
     assert commands.notes([first, second], "table1", tmp_path, None) == [
         "digits q=0.1 tau=0.2,0.4 seed 0: results come from 2 versions of the data.",
@@ -426,6 +476,7 @@ def test_learning_rates_of_a_scale_go_by_method_and_q():
     rows = {row.name: row for row in grid.ROWS}
     assert Job(scale, cell, rows["CC"], 0).config["scheme"]["lr"] == 0.03
     assert (
-        Job(scale, wide, rows["CC"], 0).config["scheme"]["lr"] == Job(TINY, wide, rows["CC"], 0).config["scheme"]["lr"]
+        Job(scale, wide, rows["CC"], 0).config["scheme"]["lr"]
+        == Job(TINY, wide, rows["CC"], 0).config["scheme"]["lr"]
     )
     assert Job(scale, cell, rows["PRODEN"], 0).key == Job(TINY, cell, rows["PRODEN"], 0).key

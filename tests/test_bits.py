@@ -23,4 +23,7 @@ def test_rows_come_out_as_they_went_in(width, monkeypatch):
 
 
 def test_bits_by_hand():
-    assert Bits(torch.tensor([[True, False, True], [False, False, False]])).packed.tolist() == [[5], [0]]
+    assert Bits(torch.tensor([[True, False, True], [False, False, False]])).packed.tolist() == [
+        [5],
+        [0],
+    ]

@@ -25,7 +25,11 @@ from candidly.training.predictor import Predictor
 
 def run(*arguments, cwd=None, code=0):
     done = subprocess.run(
-        [sys.executable, "-m", "candidly", *arguments], capture_output=True, text=True, cwd=cwd, check=False
+        [sys.executable, "-m", "candidly", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        check=False,
     )
     assert done.returncode == code, done.stderr
     return done
@@ -43,7 +47,12 @@ def test_help_answers_at_once():
 
 def test_importing_candidly_does_not_import_torch():
     code = "import sys, candidly; candidly.CandidateSets([[1]]); candidly.Rates(0, 0); print('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "False\n"
+    )
 
 
 def test_public_names_exist():
@@ -89,7 +98,9 @@ def test_the_demo_leaves_complete_runs(demo):
         assert [row["epoch"] for row in history] == list(range(1, 61))
         X, y = load_digits(return_X_y=True)
         hits = Predictor.load(out / name).predict(X[y < 6]) == y[y < 6]
-        assert abs(hits.mean() - history[-1]["accuracy"]) < 0.1  # on raw digits, most of them not in the test set
+        assert (
+            abs(hits.mean() - history[-1]["accuracy"]) < 0.1
+        )  # on raw digits, most of them not in the test set
     arrays = read_arrays(out / "ooc-robust")
     masks = np.stack([arrays[k] for k in ("normal", "closed", "open")])
     assert (masks.sum(0) == 1).all()  # a partition
@@ -111,10 +122,16 @@ def test_the_demo_as_json(tmp_path):
     [
         (["demo", "--q", "1.5"], "q=1.5: expected a number from 0 to 1."),
         (["demo", "--set", "alhpa=2"], "setting of ooc 'alhpa' is unknown. Did you mean 'alpha'?"),
-        (["demo", "--set", "alpha=two"], "--set alpha=two: expected a value of type float, such as 1."),
+        (
+            ["demo", "--set", "alpha=two"],
+            "--set alpha=two: expected a value of type float, such as 1.",
+        ),
         (["demo", "--set", "overlap=maybe"], "expected true or false"),
         (["demo", "--set", "rates=0.9,0.9"], "at most 1 together"),
-        (["demo", "--set", "openness=nerves"], "is unknown. There are: surprise, confidence, energy."),
+        (
+            ["demo", "--set", "openness=nerves"],
+            "is unknown. There are: surprise, confidence, energy.",
+        ),
         (["demo", "--set", "alpha"], "expected name=value"),
         (["demo", "--set", "alpha=inf"], "alpha=inf: expected a number of at least 0"),
         (["demo", "--set", "crdpll.ramp=0.5"], "method of this demo 'crdpll' is unknown"),
@@ -145,10 +162,26 @@ def test_methods_lists_names_settings_and_defaults():
 
 
 def test_other_methods_join_the_demo_with_their_settings(tmp_path):
-    done = run("demo", "--epochs", "2", "--also", "lws", "--set", "lws.leverage=2", "--also", "ooc", cwd=tmp_path)
+    done = run(
+        "demo",
+        "--epochs",
+        "2",
+        "--also",
+        "lws",
+        "--set",
+        "lws.leverage=2",
+        "--also",
+        "ooc",
+        cwd=tmp_path,
+    )
     note = json.loads((tmp_path / "candidly-demo" / "lws" / "run.json").read_text())
     assert note["training"]["settings"] == {"leverage": 2.0}
-    assert [line.split("  ")[0] for line in done.stdout.splitlines()[4:8]] == ["PRODEN", "ooc", "ooc, robust", "lws"]
+    assert [line.split("  ")[0] for line in done.stdout.splitlines()[4:8]] == [
+        "PRODEN",
+        "ooc",
+        "ooc, robust",
+        "lws",
+    ]
 
 
 def test_settings_without_a_selection_leave_no_picture(tmp_path):
@@ -166,7 +199,9 @@ def test_a_folder_of_the_users_is_not_replaced(tmp_path):
 
 def test_ctrl_c_says_how_to_go_on_and_the_same_command_does(tmp_path):
     command = [sys.executable, "-m", "candidly", "demo", "--epochs", "30", "--out", "d"]
-    child = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    child = subprocess.Popen(
+        command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     checkpoint = tmp_path / "d.partial" / "ooc.partial" / "checkpoint.safetensors"
     deadline = time.time() + 60
     while time.time() < deadline and not checkpoint.exists() and child.poll() is None:
@@ -181,16 +216,22 @@ def test_ctrl_c_says_how_to_go_on_and_the_same_command_does(tmp_path):
     assert (tmp_path / "d" / "proden" / "run.json").read_text() == finished  # not trained again
     again = run("demo", "--epochs", "30", "--out", "straight", cwd=tmp_path)
     assert "accuracy" in again.stdout
-    straight, resumed = (json.loads((tmp_path / name / "results.json").read_text()) for name in ("straight", "d"))
+    straight, resumed = (
+        json.loads((tmp_path / name / "results.json").read_text()) for name in ("straight", "d")
+    )
     assert straight["methods"] == resumed["methods"]
 
 
 FULL = "candidly: cannot write: No space left on device. Free some space, then run the same command again.\n"
-needs_dev_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+needs_dev_full = pytest.mark.skipif(
+    not Path("/dev/full").exists(), reason="needs a device that is always full"
+)
 
 
 @needs_dev_full
-@pytest.mark.parametrize("arguments", [["methods"], ["methods", "--json"], ["--help"], ["--version"], ["data", "list"]])
+@pytest.mark.parametrize(
+    "arguments", [["methods"], ["methods", "--json"], ["--help"], ["--version"], ["data", "list"]]
+)
 def test_a_full_disk_is_reported_in_a_sentence(arguments):
     with open("/dev/full", "w") as full:
         command = [sys.executable, "-m", "candidly", *arguments]
@@ -204,7 +245,9 @@ def test_a_file_that_cannot_grow_is_reported_in_a_sentence(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
 
     command = [sys.executable, "-B", "-m", "candidly", "demo", "--epochs", "1"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, preexec_fn=limit)
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=False, preexec_fn=limit
+    )
     assert done.returncode == 2
     assert re.fullmatch(r"candidly: .*File too large\.\n", done.stderr)
 
@@ -213,7 +256,12 @@ def test_a_file_that_cannot_grow_is_reported_in_a_sentence(tmp_path):
     ("error", "told"),
     [
         (OSError(28, "Error writing bytes to file. Detail: [errno 28] No space"), FULL),
-        (RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)"), FULL),
+        (
+            RuntimeError(
+                "Error while serializing: I/O error: No space left on device (os error 28)"
+            ),
+            FULL,
+        ),
         (OSError(5, "Input/output error"), "candidly: cannot read or write: Input/output error.\n"),
         (
             PermissionError(13, "Permission denied", "a\x1b.csv"),
@@ -239,7 +287,9 @@ def test_other_errors_are_left_to_python(error, capsys):
 
 def test_a_closed_pipe_is_quiet():
     command = [sys.executable, "-m", "candidly", "methods"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
         child.stdout.close()
         assert child.stderr.read() == ""
 
@@ -247,21 +297,39 @@ def test_a_closed_pipe_is_quiet():
 def test_only_one_module_prints():
     sources = Path(candidly.__file__).parent
     printing = {
-        path.name for path in sources.rglob("*.py") if re.search(r"\bprint\(|typer\.echo|secho", path.read_text())
+        path.name
+        for path in sources.rglob("*.py")
+        if re.search(r"\bprint\(|typer\.echo|secho", path.read_text())
     }
-    assert printing == {"terminal.py"}, "other modules print by echo, echo_json or say, which escape names"
+    assert printing == {"terminal.py"}, (
+        "other modules print by echo, echo_json or say, which escape names"
+    )
 
 
 MANY = "candidly: a command runs as one process, not as 2 (WORLD_SIZE and RANK are set): start it without torchrun, "
 
 
 def test_torchrun_is_refused_before_anything_is_done(tmp_path):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+    ]
     done = subprocess.run(
-        [*command, "-m", "candidly", "demo"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+        [*command, "-m", "candidly", "demo"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
     )
     assert done.returncode != 0
-    assert [line for line in done.stderr.splitlines() if line.startswith("candidly:")] == [done.stderr.splitlines()[0]]
+    assert [line for line in done.stderr.splitlines() if line.startswith("candidly:")] == [
+        done.stderr.splitlines()[0]
+    ]
     assert done.stderr.startswith(MANY)
     assert "another process" not in done.stderr
     assert list(tmp_path.iterdir()) == []
@@ -279,8 +347,12 @@ def test_torchrun_is_refused_before_anything_is_done(tmp_path):
 )
 def test_one_of_several_processes_is_refused(variables, code, told):
     command = [sys.executable, "-m", "candidly", "methods"]
-    outside = {name: value for name, value in os.environ.items() if name not in ("WORLD_SIZE", "RANK")}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**outside, **variables})
+    outside = {
+        name: value for name, value in os.environ.items() if name not in ("WORLD_SIZE", "RANK")
+    }
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**outside, **variables}
+    )
     assert done.returncode == code
     assert bool(done.stdout) == (told is None)
     assert done.stderr.startswith(told or "")

@@ -39,7 +39,9 @@ def test_laws(*, n0, c, q, tau1, tau2, seed, open_sets, spare):
     y = labels(n0, c, seed)
     n_closed, n_open = int(tau1 * n0 + 1e-9), int(tau2 * n0 + 1e-9)
     pool = None if spare is None else n_open + spare
-    make = partial(corrupt, y, c, q=q, tau1=tau1, tau2=tau2, seed=seed, open_sets=open_sets, pool=pool)
+    make = partial(
+        corrupt, y, c, q=q, tau1=tau1, tau2=tau2, seed=seed, open_sets=open_sets, pool=pool
+    )
     if n_closed > (~flip(y, c, q, np.random.default_rng(seed)).all(axis=1)).sum():
         with pytest.raises(InputError, match=f"{n_closed} sets are to lose"):
             make()
@@ -60,7 +62,11 @@ def test_laws(*, n0, c, q, tau1, tau2, seed, open_sets, spare):
     drawn = truth.source[~known] - n0
     assert len(set(drawn.tolist())) == n_open
     assert drawn.size == 0 or drawn.max() < (n_open if pool is None else pool)
-    assert (truth.labels.dtype, truth.kinds.dtype, truth.source.dtype) == (np.int64, np.uint8, np.int64)
+    assert (truth.labels.dtype, truth.kinds.dtype, truth.source.dtype) == (
+        np.int64,
+        np.uint8,
+        np.int64,
+    )
 
 
 def test_exact_counts_of_the_paper():
@@ -73,7 +79,9 @@ def test_exact_counts_of_the_paper():
             "open": round(5000 * tau2),
         }
     _, truth = corrupt(y[:100], 10, q=0.1, tau1=0.29, seed=1)
-    assert truth.manifest["counts"]["closed"] == 29, "0.29 * 100 is 28.999999999999996 in floating point"
+    assert truth.manifest["counts"]["closed"] == 29, (
+        "0.29 * 100 is 28.999999999999996 in floating point"
+    )
 
 
 def test_manifest():
@@ -100,7 +108,9 @@ def test_manifest():
         "tau2_realised": 0.4,
     }
     _, plain = corrupt(y.astype(np.uint8), 10, q=0.1)
-    assert plain.manifest["y_sha256"] == manifest["y_sha256"], "the hash is of the values, whatever their type"
+    assert plain.manifest["y_sha256"] == manifest["y_sha256"], (
+        "the hash is of the values, whatever their type"
+    )
     assert plain.manifest["mean_set_size"]["open"] is None
     assert corrupt(y[::-1], 10, q=0.1)[1].manifest["y_sha256"] != manifest["y_sha256"]
     with pytest.raises(FrozenInstanceError):
@@ -118,7 +128,9 @@ def test_the_seed_decides_everything():
         assert np.array_equal(getattr(truth, name), getattr(truth_again, name))
     other, truth_other = corrupt(y, 10, seed=4, **settings)
     assert sets != other
-    assert not np.array_equal(np.sort(truth.source), np.sort(truth_other.source)), "open images are redrawn per seed"
+    assert not np.array_equal(np.sort(truth.source), np.sort(truth_other.source)), (
+        "open images are redrawn per seed"
+    )
 
 
 def test_row_order_tells_nothing():
@@ -127,7 +139,10 @@ def test_row_order_tells_nothing():
     for kind in (NORMAL, CLOSED, OPEN):
         rows = np.flatnonzero(truth.kinds == kind)
         assert abs(rows.mean() / len(truth.kinds) - 0.5) < 4 * (12 * len(rows)) ** -0.5
-    assert abs(np.corrcoef(np.arange(len(y)), truth.source[truth.source < 6000])[0, 1]) < 4 * 6000**-0.5
+    assert (
+        abs(np.corrcoef(np.arange(len(y)), truth.source[truth.source < 6000])[0, 1])
+        < 4 * 6000**-0.5
+    )
 
 
 def test_without_noise_sets_are_the_labels():
@@ -175,7 +190,9 @@ def test_full_sets_are_avoided():
     moved, rows = misplace(mask, y, int((~full).sum()), rng)
     assert np.array_equal(np.sort(rows), np.flatnonzero(~full))
     assert not moved[rows, y[rows]].any()
-    with pytest.raises(InputError, match=r"600 sets .* of 2000 hold every class already.*smaller tau1 or q"):
+    with pytest.raises(
+        InputError, match=r"600 sets .* of 2000 hold every class already.*smaller tau1 or q"
+    ):
         corrupt(y, 3, q=0.9, tau1=0.3)
 
 
@@ -185,12 +202,17 @@ def test_uniform_open_sets_leak_their_size_and_matched_ones_do_not():
     sizes = truth.manifest["mean_set_size"]
     assert sizes["normal"] == pytest.approx(1.90, abs=0.02)
     assert sizes["closed"] == pytest.approx(1.90, abs=0.04)
-    assert sizes["open"] == pytest.approx(1 + 0.9**10, abs=0.02)  # 1.35: Bernoulli(0.1) over 10, and 1 if empty
+    assert sizes["open"] == pytest.approx(
+        1 + 0.9**10, abs=0.02
+    )  # 1.35: Bernoulli(0.1) over 10, and 1 if empty
     sets, truth = corrupt(y, 10, q=0.1, tau1=0.2, tau2=1.0, open_sets="matched")
     known, opened = (
-        np.bincount(sets.sizes[part], minlength=7)[1:7] for part in (truth.kinds != OPEN, truth.kinds == OPEN)
+        np.bincount(sets.sizes[part], minlength=7)[1:7]
+        for part in (truth.kinds != OPEN, truth.kinds == OPEN)
     )
-    assert ((known - opened) ** 2 / (known + opened)).sum() < 20.5, "chi-square, 5 degrees of freedom, p = 0.001"
+    assert ((known - opened) ** 2 / (known + opened)).sum() < 20.5, (
+        "chi-square, 5 degrees of freedom, p = 0.001"
+    )
     each = sets.dense(truth.kinds == OPEN).mean(axis=0)
     assert np.abs(each - 0.19).max() < 0.01
 
@@ -302,4 +324,7 @@ def test_a_million_rows_take_at_most_ten_times_their_random_numbers():
 
     rng = np.random.default_rng(0)
     base = min(seconds(lambda: rng.random((1_000_000, 100), dtype=np.float32)) for _ in range(3))
-    assert min(seconds(lambda: corrupt(y, 100, q=0.1, tau1=0.2, tau2=0.4)) for _ in range(2)) < 10 * base
+    assert (
+        min(seconds(lambda: corrupt(y, 100, q=0.1, tau1=0.2, tau2=0.4)) for _ in range(2))
+        < 10 * base
+    )

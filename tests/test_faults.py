@@ -39,7 +39,9 @@ def invoke(*arguments):
 
 
 def text(content, name="a.csv"):
-    return lambda folder: (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    return lambda folder: (folder / name).write_bytes(
+        content if isinstance(content, bytes) else content.encode()
+    )
 
 
 def parquet(**columns):
@@ -55,9 +57,14 @@ def mat(**variables):
 
 
 def huge_npz(folder):
-    header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000, 100), }".ljust(117) + b"\n"
+    header = (
+        b"{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000, 100), }".ljust(117)
+        + b"\n"
+    )
     with zipfile.ZipFile(folder / "a.npz", "w") as archive:
-        archive.writestr("X.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(80))
+        archive.writestr(
+            "X.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(80)
+        )
 
 
 def list_bomb(folder):
@@ -75,8 +82,12 @@ def row_bomb(folder):
 
 def text_bomb(folder):
     """A text of a megabyte in 60,000 rows, stored once."""
-    texts = pa.DictionaryArray.from_arrays(pa.array(np.zeros(60_000, np.int32)), pa.array(["y" * 10**6]))
-    pq.write_table(pa.table({"candidates": ["cat", "dog"] * 30_000, "text": texts}), folder / "a.parquet")
+    texts = pa.DictionaryArray.from_arrays(
+        pa.array(np.zeros(60_000, np.int32)), pa.array(["y" * 10**6])
+    )
+    pq.write_table(
+        pa.table({"candidates": ["cat", "dog"] * 30_000, "text": texts}), folder / "a.parquet"
+    )
 
 
 def pictures(name, content=b""):
@@ -101,27 +112,79 @@ def choice(label, tag="animal", **more):
 
 
 TRAPS = {
-    "quoting": (text('id,candidates\nx,cat\ny,"dog\n'), "a.csv", ["a.csv, row 2", 'a quote " is opened and never']),
-    "cells": (text("id,candidates\nx,cat\ny,dog,bird\n"), "a.csv", ["a.csv, row 2", "3 cells ('y,dog,bird')"]),
-    "encoding": (text(b"id,candidates\nx,caf\xe9\n"), "a.csv", ["a.csv, line 2", "the byte 0xe9", "iconv"]),
-    "empty cell": (text("id,candidates\nx,cat\ny,\n"), "a.csv", ["a.csv, row 2", "the candidate set is empty"]),
-    "duplicate id": (text("id,candidates\nx,cat\nx,dog\n"), "a.csv", ["a.csv, row 2", "the id 'x'", "--annotator"]),
-    "nested JSON": (text('id,candidates\nx,"{""choices"": 1}"\n'), "a.csv", ["a.csv, row 1", '{"choices": 1}']),
-    "null": (parquet(candidates=[["cat"], [None]], x=[1, 2]), "a.parquet", ["a.parquet, row 2", "a missing label"]),
+    "quoting": (
+        text('id,candidates\nx,cat\ny,"dog\n'),
+        "a.csv",
+        ["a.csv, row 2", 'a quote " is opened and never'],
+    ),
+    "cells": (
+        text("id,candidates\nx,cat\ny,dog,bird\n"),
+        "a.csv",
+        ["a.csv, row 2", "3 cells ('y,dog,bird')"],
+    ),
+    "encoding": (
+        text(b"id,candidates\nx,caf\xe9\n"),
+        "a.csv",
+        ["a.csv, line 2", "the byte 0xe9", "iconv"],
+    ),
+    "empty cell": (
+        text("id,candidates\nx,cat\ny,\n"),
+        "a.csv",
+        ["a.csv, row 2", "the candidate set is empty"],
+    ),
+    "duplicate id": (
+        text("id,candidates\nx,cat\nx,dog\n"),
+        "a.csv",
+        ["a.csv, row 2", "the id 'x'", "--annotator"],
+    ),
+    "nested JSON": (
+        text('id,candidates\nx,"{""choices"": 1}"\n'),
+        "a.csv",
+        ["a.csv, row 1", '{"choices": 1}'],
+    ),
+    "null": (
+        parquet(candidates=[["cat"], [None]], x=[1, 2]),
+        "a.parquet",
+        ["a.parquet, row 2", "a missing label"],
+    ),
     "ragged": (
         parquet(candidates=[["cat"], ["dog"]], embedding=[[1.0, 2.0], [1.0]]),
         "a.parquet",
         ["a.parquet, row 2", "1 numbers; expected 2"],
     ),
-    "pickle": (npz(X=TARGET, S=TARGET, classes=np.array([None] * 3)), "a.npz", ["a.npz: 'classes'", "never loaded"]),
+    "pickle": (
+        npz(X=TARGET, S=TARGET, classes=np.array([None] * 3)),
+        "a.npz",
+        ["a.npz: 'classes'", "never loaded"],
+    ),
     "declared shape": (huge_npz, "a.npz", ["a.npz: 'X' declares float64 (1000000000000, 100)"]),
-    "ambiguous": (mat(data=TARGET[:3], partial_target=TARGET[:3]), "a.mat", ["a.mat: partial_target is (3, 3)"]),
-    "mat 7.3": (text(b"MATLAB 7.3 MAT-file".ljust(520), "a.mat"), "a.mat", ["a.mat is", "version 7.3", "'-v7'"]),
+    "ambiguous": (
+        mat(data=TARGET[:3], partial_target=TARGET[:3]),
+        "a.mat",
+        ["a.mat: partial_target is (3, 3)"],
+    ),
+    "mat 7.3": (
+        text(b"MATLAB 7.3 MAT-file".ljust(520), "a.mat"),
+        "a.mat",
+        ["a.mat is", "version 7.3", "'-v7'"],
+    ),
     "missing image": (pictures("gone.png"), ".", ["metadata.csv, row 2", "gone.png"]),
-    "broken image": (pictures("bad.png", b"\x89PNG\r\n\x1a\n broken"), ".", ["bad.png", "is not an image"]),
+    "broken image": (
+        pictures("bad.png", b"\x89PNG\r\n\x1a\n broken"),
+        ".",
+        ["bad.png", "is not an image"],
+    ),
     "path outside": (pictures("../x.png"), ".", ["metadata.csv, row 2", "'../x.png' leads out"]),
-    "cancelled only": (tasks(choice("cat", was_cancelled=True)), "a.json", ["a.json: no task has an annotation"]),
-    "several tags": (tasks(choice("cat"), choice("sad", "mood")), "a.json", ["a.json has several choices: animal, mo"]),
+    "cancelled only": (
+        tasks(choice("cat", was_cancelled=True)),
+        "a.json",
+        ["a.json: no task has an annotation"],
+    ),
+    "several tags": (
+        tasks(choice("cat"), choice("sad", "mood")),
+        "a.json",
+        ["a.json has several choices: animal, mo"],
+    ),
     "list as id": (
         parquet(id=[[1], [2]], candidates=[["cat"], ["dog"]], x=[1, 2]),
         "a.parquet",
@@ -149,12 +212,17 @@ TRAPS = {
     ),
     "column twice": (
         lambda folder: pq.write_table(
-            pa.table([[["cat"], ["dog"]], [1, 2], [1, 2]], names=["candidates", "x", "x"]), folder / "a.parquet"
+            pa.table([[["cat"], ["dog"]], [1, 2], [1, 2]], names=["candidates", "x", "x"]),
+            folder / "a.parquet",
         ),
         "a.parquet",
         ["a.parquet: the column 'x' occurs twice"],
     ),
-    "text in S": (npz(X=TARGET, S=TARGET.astype(str)), "a.npz", ["a.npz: S holds <U", "expected 0 and 1"]),
+    "text in S": (
+        npz(X=TARGET, S=TARGET.astype(str)),
+        "a.npz",
+        ["a.npz: S holds <U", "expected 0 and 1"],
+    ),
     "bytes as classes": (
         npz(X=TARGET, S=TARGET, classes=np.array([b"a", b"b", b"c"])),
         "a.npz",
@@ -166,7 +234,10 @@ TRAPS = {
         ["a.npz: y holds datetime64[s]"],
     ),
     "half an emoji": (
-        text('{"candidates": ["cat"], "t": "ok"}\n{"candidates": ["dog"], "t": "\\ud83d"}\n', "a.jsonl"),
+        text(
+            '{"candidates": ["cat"], "t": "ok"}\n{"candidates": ["dog"], "t": "\\ud83d"}\n',
+            "a.jsonl",
+        ),
         "a.jsonl",
         ["a.jsonl, line 2", '"\\ud83d" is half a character'],
     ),
@@ -180,18 +251,33 @@ TRAPS = {
         "a.jsonl",
         ["a.jsonl, line 1", "0xed"],
     ),
-    "null annotation": (tasks(None), "a.json", ["a.json, task 1", "'annotations' is [null]; expected a list of obj"]),
+    "null annotation": (
+        tasks(None),
+        "a.json",
+        ["a.json, task 1", "'annotations' is [null]; expected a list of obj"],
+    ),
     "annotations as text": (
         text('[{"id": 1, "data": {}, "annotations": "x"}]', "a.json"),
         "a.json",
         ["a.json, task 1", "'annotations' is \"x\""],
     ),
     "null result": (tasks({"result": [None]}), "a.json", ["a.json, task 1", "'result' is [null]"]),
-    "odd tag": (tasks(choice("cat", ["x"])), "a.json", ["a.json, task 1", "'from_name' is [\"x\"]; expected text"]),
-    "odd tags": (tasks(choice("cat", 1), choice("cat")), "a.json", ["a.json, task 1", "'from_name' is 1"]),
+    "odd tag": (
+        tasks(choice("cat", ["x"])),
+        "a.json",
+        ["a.json, task 1", "'from_name' is [\"x\"]; expected text"],
+    ),
+    "odd tags": (
+        tasks(choice("cat", 1), choice("cat")),
+        "a.json",
+        ["a.json, task 1", "'from_name' is 1"],
+    ),
     "odd choice": (tasks(choice(7)), "a.json", ["a.json, task 1", "the value of 'animal' is"]),
     "list as task id": (
-        text(json.dumps([{"id": [1], "data": {"text": "a"}, "annotations": [choice("cat")]}]), "a.json"),
+        text(
+            json.dumps([{"id": [1], "data": {"text": "a"}, "annotations": [choice("cat")]}]),
+            "a.json",
+        ),
         "a.json",
         ["a.json: the column 'id' (id) holds list<"],
     ),
@@ -205,15 +291,34 @@ TRAPS = {
         "a.mat",
         ["a.mat: reading data, partial_target needs 48.0 GB of memory"],
     ),
-    "list bomb": (list_bomb, "a.parquet", ["a.parquet: reading the table needs 2.0 GB", "--max-memory 3GB"]),
-    "row bomb": (row_bomb, "a.parquet", ["a.parquet: reading the table needs 1.3 GB", "--max-memory 2GB"]),
-    "text bomb": (text_bomb, "a.parquet", ["a.parquet: the text of a column needs 60.0 GB of memory"]),
+    "list bomb": (
+        list_bomb,
+        "a.parquet",
+        ["a.parquet: reading the table needs 2.0 GB", "--max-memory 3GB"],
+    ),
+    "row bomb": (
+        row_bomb,
+        "a.parquet",
+        ["a.parquet: reading the table needs 1.3 GB", "--max-memory 2GB"],
+    ),
+    "text bomb": (
+        text_bomb,
+        "a.parquet",
+        ["a.parquet: the text of a column needs 60.0 GB of memory"],
+    ),
     "key bomb": (
-        text("\n".join(json.dumps({"candidates": ["cat"], f"k{i}": 1}) for i in range(15_000)), "a.jsonl"),
+        text(
+            "\n".join(json.dumps({"candidates": ["cat"], f"k{i}": 1}) for i in range(15_000)),
+            "a.jsonl",
+        ),
         "a.jsonl",
         ["a.jsonl: a table of 15,001 columns needs 1.8 GB"],
     ),
-    "crowd table": (text("task,worker,label\n1,ann,cat\n1,,dog\n"), "a.csv", ["a.csv, row 2", "'worker'"]),
+    "crowd table": (
+        text("task,worker,label\n1,ann,cat\n1,,dog\n"),
+        "a.csv",
+        ["a.csv, row 2", "'worker'"],
+    ),
 }
 
 
@@ -259,12 +364,30 @@ def test_a_named_column_is_not_guessed_to_be_something_else(tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--labels", "ann1,ann1"], "the column 'ann1' is named twice, by --labels and by --labels"),
-        (["--labels", "ann1", "--id", "ann1"], "the column 'ann1' is named twice, by --labels and by --id"),
-        (["--labels", "ann1,ann2", "--truth", "ann2"], "the column 'ann2' is named twice, by --labels and by --truth"),
-        (["--labels", "ann1", "--features", "ann1,x"], "'ann1' is named twice, by --labels and by --features"),
-        (["--labels", "ann1", "--id", "id", "--features", "id"], "'id' is named twice, by --id and by --features"),
-        (["--labels", "ann1", "--features", "ann1*"], "--features ann1* names no column that is free"),
+        (
+            ["--labels", "ann1,ann1"],
+            "the column 'ann1' is named twice, by --labels and by --labels",
+        ),
+        (
+            ["--labels", "ann1", "--id", "ann1"],
+            "the column 'ann1' is named twice, by --labels and by --id",
+        ),
+        (
+            ["--labels", "ann1,ann2", "--truth", "ann2"],
+            "the column 'ann2' is named twice, by --labels and by --truth",
+        ),
+        (
+            ["--labels", "ann1", "--features", "ann1,x"],
+            "'ann1' is named twice, by --labels and by --features",
+        ),
+        (
+            ["--labels", "ann1", "--id", "id", "--features", "id"],
+            "'id' is named twice, by --id and by --features",
+        ),
+        (
+            ["--labels", "ann1", "--features", "ann1*"],
+            "--features ann1* names no column that is free",
+        ),
     ],
 )
 def test_a_column_has_one_part(tmp_path, options, words):
@@ -278,17 +401,26 @@ def test_a_column_has_one_part(tmp_path, options, words):
 
 
 def test_labels_of_twenty_digits_stay_text(tmp_path):
-    (tmp_path / "a.csv").write_text("candidates,x\n12345678901234567890,1\n2,2\n2|12345678901234567890,3\n")
+    (tmp_path / "a.csv").write_text(
+        "candidates,x\n12345678901234567890,1\n2,2\n2|12345678901234567890,3\n"
+    )
     assert read_file(tmp_path / "a.csv").sets.classes.tolist() == ["12345678901234567890", "2"]
     np.save(tmp_path / "p.npy", np.full((3, 2), 0.5))
-    code, said = invoke("audit", tmp_path / "a.csv", "--probs", tmp_path / "p.npy", "--out", tmp_path / "run")
+    code, said = invoke(
+        "audit", tmp_path / "a.csv", "--probs", tmp_path / "p.npy", "--out", tmp_path / "run"
+    )
     assert code == 0, said
     (tmp_path / "b.csv").write_text(f"candidates,x\n{2**63 - 1},1\n{-(2**63)},2\n")
     assert read_file(tmp_path / "b.csv").sets.classes.tolist() == [-(2**63), 2**63 - 1]
 
 
 def test_half_precision_is_read(tmp_path):
-    np.savez(tmp_path / "a.npz", X=TARGET.astype(np.float16), S=TARGET.astype(np.float16), y=np.arange(6.0) % 3)
+    np.savez(
+        tmp_path / "a.npz",
+        X=TARGET.astype(np.float16),
+        S=TARGET.astype(np.float16),
+        y=np.arange(6.0) % 3,
+    )
     data = read_file(tmp_path / "a.npz")
     assert list(data.sets) == [(0,), (1,), (2,), (0,), (1,), (2,)]
     assert data.inputs.dtype == np.float32
@@ -296,7 +428,9 @@ def test_half_precision_is_read(tmp_path):
 
 
 def test_a_damaged_column_name_is_refused(tmp_path):
-    pq.write_table(pa.table({"candidates": [["cat"], ["dog"]], "zebra": [1, 2]}), tmp_path / "a.parquet")
+    pq.write_table(
+        pa.table({"candidates": [["cat"], ["dog"]], "zebra": [1, 2]}), tmp_path / "a.parquet"
+    )
     whole = (tmp_path / "a.parquet").read_bytes()
     (tmp_path / "a.parquet").write_bytes(whole.replace(b"zebra", b"zeb\xff\xfe"))
     code, said = invoke("inspect", tmp_path / "a.parquet")
@@ -335,7 +469,8 @@ def test_a_reader_that_dies_is_an_error(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("size", "count"), [("8GB", 8 * 10**9), ("500 MB", 5 * 10**8), ("2GiB", 2 << 30), ("1.5k", 1500), (1000, 1000)]
+    ("size", "count"),
+    [("8GB", 8 * 10**9), ("500 MB", 5 * 10**8), ("2GiB", 2 << 30), ("1.5k", 1500), (1000, 1000)],
 )
 def test_sizes(size, count):
     assert as_bytes(size) == count
@@ -362,7 +497,10 @@ def test_a_small_file_may_take_a_gigabyte_and_a_large_one_more(tmp_path, monkeyp
     path.write_bytes(bytes(1000))
     assert allowed_memory(path) == 1 << 30
     refuse_larger_than_memory(1 << 30, "it", path)
-    with pytest.raises(InputError, match=r"it needs 1\.1 GB of memory, 1,073,741 times the size of the file \(1 kB\)"):
+    with pytest.raises(
+        InputError,
+        match=r"it needs 1\.1 GB of memory, 1,073,741 times the size of the file \(1 kB\)",
+    ):
         refuse_larger_than_memory((1 << 30) + 1, "it", path)
     path.write_bytes(bytes(10**7))
     assert allowed_memory(path) == 2 * 10**9
@@ -383,7 +521,10 @@ def intact(folder):
     X, S = rng.normal(size=(ROWS, 4)).round(3), np.eye(3)[y]
     lists = [[names[j]] for j in y]
     lines = [json.dumps({"id": i, "candidates": c, "x": X[i, 0]}) for i, c in enumerate(lists)]
-    entries = [{"id": i, "data": {"text": f"word {i}"}, "annotations": [choice(*c)]} for i, c in enumerate(lists)]
+    entries = [
+        {"id": i, "data": {"text": f"word {i}"}, "annotations": [choice(*c)]}
+        for i, c in enumerate(lists)
+    ]
     rows = [f"{i},{c[0]},{X[i, 0]},{X[i, 1]}" for i, c in enumerate(lists)]
     (folder / "a.csv").write_text("\n".join(["id,candidates,u,v", *rows]))
     (folder / "a.jsonl").write_text("\n".join(lines))
@@ -396,7 +537,9 @@ def intact(folder):
         writer.write_table(table)
     P = rng.dirichlet(np.ones(3), size=ROWS)
     np.save(folder / "p.npy", P)
-    (folder / "p.csv").write_text("\n".join([",".join(names), *(",".join(map(str, row)) for row in P.tolist())]))
+    (folder / "p.csv").write_text(
+        "\n".join([",".join(names), *(",".join(map(str, row)) for row in P.tolist())])
+    )
 
 
 def damaged(content, rng):
@@ -417,7 +560,9 @@ def damaged(content, rng):
         elif fault == "cut" and rng.random() < 0.3:
             del data[at:]
         else:
-            data[at:at] = rng.choice([b'"', b",", b"\n", b"|", b"[", b"{}", b"\0", b"nan", b"-1e999", b"\xff", b"null"])
+            data[at:at] = rng.choice(
+                [b'"', b",", b"\n", b"|", b"[", b"{}", b"\0", b"nan", b"-1e999", b"\xff", b"null"]
+            )
     return bytes(data)
 
 
@@ -434,7 +579,9 @@ COMMANDS = {
 def whole_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole")
     intact(folder)
-    code, said = invoke("fit", folder / "a.csv", "--epochs", 1, "--folds", 2, "--out", folder / "run")
+    code, said = invoke(
+        "fit", folder / "a.csv", "--epochs", 1, "--folds", 2, "--out", folder / "run"
+    )
     assert code == 0, said
     return folder
 
@@ -448,7 +595,9 @@ def used(folder, command):
 
 
 def test_a_whole_run_can_be_used(whole_run):
-    assert {command: used(whole_run, command)[0] for command in COMMANDS} == dict.fromkeys(COMMANDS, 0)
+    assert {command: used(whole_run, command)[0] for command in COMMANDS} == dict.fromkeys(
+        COMMANDS, 0
+    )
 
 
 READ = {
@@ -482,7 +631,11 @@ def test_damaged_runs_are_refused(whole_run, tmp_path, name, how):
     path = folder / "run" / name
     content = path.read_bytes()
     path.unlink() if how == "gone" else path.write_bytes(
-        {"empty": b"", "cut": content[: len(content) // 2], "other": content.replace(b"e", b"E", 1)}[how]
+        {
+            "empty": b"",
+            "cut": content[: len(content) // 2],
+            "other": content.replace(b"e", b"E", 1),
+        }[how]
     )
     for command in COMMANDS:
         code, said = used(folder, command)
@@ -528,7 +681,9 @@ def test_runs_damaged_at_random(whole_run, tmp_path, command):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.json", "a.npz", "a.mat", "a.parquet", "a.arrow"])
+@pytest.mark.parametrize(
+    "name", ["a.csv", "a.jsonl", "a.json", "a.npz", "a.mat", "a.parquet", "a.arrow"]
+)
 def test_damaged_files_are_read_or_refused(tmp_path, name):
     """Never another exception; a RUN if, and only if, the exit code is 0."""
     intact(tmp_path)

@@ -102,7 +102,9 @@ def offer(server, monkeypatch, name, files):
     """Let the server hold `files`, and the catalogue know their checksums and sizes."""
     server.files = files
     items = tuple(
-        replace(item, sha256=hashlib.sha256(files[item.file]).hexdigest(), size=len(files[item.file]))
+        replace(
+            item, sha256=hashlib.sha256(files[item.file]).hexdigest(), size=len(files[item.file])
+        )
         for item in SETS[name].downloads
     )
     monkeypatch.setitem(SETS, name, replace(SETS[name], downloads=items))
@@ -135,7 +137,10 @@ def test_an_archive_is_fetched_unpacked_and_read(cifar, tmp_path):
 def test_what_is_there_is_not_fetched_again(cifar, tmp_path):
     fetch_set("cifar100", tmp_path, cifar.url)
     cifar.seen.clear()
-    assert fetch_set("cifar100", tmp_path, cifar.url) == f"cifar100 is already there: {tmp_path / FOLDER}"
+    assert (
+        fetch_set("cifar100", tmp_path, cifar.url)
+        == f"cifar100 is already there: {tmp_path / FOLDER}"
+    )
     assert cifar.seen == []
 
 
@@ -188,7 +193,9 @@ def test_what_a_killed_command_left_is_removed(cifar, tmp_path):
 
 def test_two_commands_do_not_fetch_the_same_set_at_once(cifar, tmp_path):
     with fetch._staging(tmp_path, "cifar100") as staging:
-        with pytest.raises(InputError, match=rf"cifar100 is being fetched into {tmp_path} by another process"):
+        with pytest.raises(
+            InputError, match=rf"cifar100 is being fetched into {tmp_path} by another process"
+        ):
             fetch_set("cifar100", tmp_path, cifar.url)
         assert staging.is_dir()
         fetch_set("cifar100", tmp_path / "elsewhere", cifar.url)
@@ -196,7 +203,9 @@ def test_two_commands_do_not_fetch_the_same_set_at_once(cifar, tmp_path):
 
 def test_a_wrong_checksum_leaves_nothing(cifar, tmp_path):
     cifar.files[ARCHIVE] = WHOLE[:-1] + b"?"
-    expected, got = (hashlib.sha256(content).hexdigest() for content in (WHOLE, cifar.files[ARCHIVE]))
+    expected, got = (
+        hashlib.sha256(content).hexdigest() for content in (WHOLE, cifar.files[ARCHIVE])
+    )
     with pytest.raises(InputError, match=rf"{ARCHIVE}: .*expected sha256:{expected} but got {got}"):
         fetch_set("cifar100", tmp_path, cifar.url)
     assert list(tmp_path.iterdir()) == []
@@ -206,17 +215,29 @@ def test_a_wrong_checksum_leaves_nothing(cifar, tmp_path):
 
 
 def test_server_errors_are_told_in_a_sentence(cifar, tmp_path):
-    with pytest.raises(InputError, match=rf"/elsewhere/{ARCHIVE} answers 404 Not Found: try again later"):
+    with pytest.raises(
+        InputError, match=rf"/elsewhere/{ARCHIVE} answers 404 Not Found: try again later"
+    ):
         fetch_set("cifar100", tmp_path, cifar.url.replace("sets", "elsewhere"))
     for status, reason in ((416, "Requested Range Not Satisfiable"), (503, "Service Unavailable")):
         cifar.status = status
-        with pytest.raises(InputError, match=rf"/sets/{ARCHIVE} answers {status} {reason}: try again later"):
+        with pytest.raises(
+            InputError, match=rf"/sets/{ARCHIVE} answers {status} {reason}: try again later"
+        ):
             fetch_set("cifar100", tmp_path, cifar.url)
-    with pytest.raises(InputError, match=rf"127\.0\.0\.1:1/{ARCHIVE} cannot be downloaded \(Connection refused\): try"):
+    with pytest.raises(
+        InputError,
+        match=rf"127\.0\.0\.1:1/{ARCHIVE} cannot be downloaded \(Connection refused\): try",
+    ):
         fetch_set("cifar100", tmp_path, "http://127.0.0.1:1")
-    with pytest.raises(InputError, match=rf"http://no\.invalid/{ARCHIVE} cannot be downloaded \([^()]+\): try again"):
+    with pytest.raises(
+        InputError,
+        match=rf"http://no\.invalid/{ARCHIVE} cannot be downloaded \([^()]+\): try again",
+    ):
         fetch_set("cifar100", tmp_path, "http://no.invalid")
-    with pytest.raises(InputError, match="--mirror ftp://x: expected an address that begins with http"):
+    with pytest.raises(
+        InputError, match="--mirror ftp://x: expected an address that begins with http"
+    ):
         fetch_set("cifar100", tmp_path, "ftp://x")
     assert list(tmp_path.iterdir()) == []
 
@@ -224,7 +245,10 @@ def test_server_errors_are_told_in_a_sentence(cifar, tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (archive((f"{FOLDER}/train.bin", RECORDS), (f"{FOLDER}/../../../evil", b"!")), "outside the destination"),
+        (
+            archive((f"{FOLDER}/train.bin", RECORDS), (f"{FOLDER}/../../../evil", b"!")),
+            "outside the destination",
+        ),
         (archive(("/evil/train.bin", RECORDS)), "it lacks files of CIFAR-100"),
         (archive((f"{FOLDER}/train.bin", RECORDS)), "it lacks files of CIFAR-100"),
         (WHOLE[:-100], "cannot be unpacked"),
@@ -234,7 +258,9 @@ def test_server_errors_are_told_in_a_sentence(cifar, tmp_path):
 def test_archives_that_are_not_what_they_should_be(server, monkeypatch, tmp_path, content, message):
     offer(server, monkeypatch, "cifar100", {ARCHIVE: content})
     root = tmp_path / "data"
-    with pytest.raises(InputError, match=rf"{ARCHIVE} cannot be unpacked: .*{message}|{ARCHIVE} {message}"):
+    with pytest.raises(
+        InputError, match=rf"{ARCHIVE} cannot be unpacked: .*{message}|{ARCHIVE} {message}"
+    ):
         fetch_set("cifar100", root, server.url)
     assert leftovers(tmp_path) == []
 
@@ -242,7 +268,9 @@ def test_archives_that_are_not_what_they_should_be(server, monkeypatch, tmp_path
 def test_what_the_user_has_is_not_overwritten(cifar, tmp_path):
     (tmp_path / FOLDER).mkdir()
     (tmp_path / FOLDER / "train.bin").write_bytes(RECORDS[:5000])
-    with pytest.raises(InputError, match=rf"{FOLDER} is there, but not as the official {ARCHIVE} has it\."):
+    with pytest.raises(
+        InputError, match=rf"{FOLDER} is there, but not as the official {ARCHIVE} has it\."
+    ):
         fetch_set("cifar100", tmp_path, cifar.url)
     assert leftovers(tmp_path) == [f"{FOLDER}/train.bin"]
     (tmp_path / FOLDER).rename(tmp_path / "old")
@@ -268,13 +296,17 @@ def test_a_full_disk_is_reported_and_leaves_nothing(cifar, tmp_path, monkeypatch
 
 
 def idx(array):
-    return gzip.compress(bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes() + array.tobytes())
+    return gzip.compress(
+        bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes() + array.tobytes()
+    )
 
 
 def mnist_files():
     images, labels = np.zeros((3, 28, 28), np.uint8), np.arange(3, dtype=np.uint8)
     kinds = {"images-idx3-ubyte.gz": images, "labels-idx1-ubyte.gz": labels}
-    return {f"{part}-{kind}": idx(array) for part in ("train", "t10k") for kind, array in kinds.items()}
+    return {
+        f"{part}-{kind}": idx(array) for part in ("train", "t10k") for kind, array in kinds.items()
+    }
 
 
 def test_single_files_are_fetched_only_where_missing(server, monkeypatch, tmp_path):
@@ -287,7 +319,9 @@ def test_single_files_are_fetched_only_where_missing(server, monkeypatch, tmp_pa
     assert fetch_set("mnist", tmp_path, server.url) == f"mnist is fetched: {tmp_path / 'mnist'}"
     assert server.seen == [("/sets/t10k-labels-idx1-ubyte.gz", None)]
     (tmp_path / "mnist" / "t10k-labels-idx1-ubyte.gz").write_bytes(b"damaged")
-    with pytest.raises(InputError, match=r"mnist/t10k-labels-idx1-ubyte\.gz is there, but not as the official"):
+    with pytest.raises(
+        InputError, match=r"mnist/t10k-labels-idx1-ubyte\.gz is there, but not as the official"
+    ):
         fetch_set("mnist", tmp_path, server.url)
 
 
@@ -310,7 +344,10 @@ def test_missing_sets_name_files_page_and_command(tmp_path, monkeypatch):
         if chosen.downloads:
             wanted.append(f"`candidly data fetch {name} --data-dir {tmp_path}`")
         assert all(text in str(caught.value) for text in wanted), name
-    with pytest.raises(InputError, match=r"no data folder is named: pass --data-dir DIR .* or set CANDIDLY_DATA=DIR"):
+    with pytest.raises(
+        InputError,
+        match=r"no data folder is named: pass --data-dir DIR .* or set CANDIDLY_DATA=DIR",
+    ):
         load_set("mnist", "train")
     with pytest.raises(InputError, match=r"image set 'minst' is unknown. Did you mean 'mnist'"):
         load_set("minst", "train", tmp_path)
@@ -353,11 +390,18 @@ run_module("candidly", run_name="__main__", alter_sys=True)
 
 
 def command(*arguments, tiny=False):
-    return [sys.executable, *(["-c", TINY] if tiny else ["-m", "candidly"]), "data", *map(str, arguments)]
+    return [
+        sys.executable,
+        *(["-c", TINY] if tiny else ["-m", "candidly"]),
+        "data",
+        *map(str, arguments),
+    ]
 
 
 def run(*arguments, code=0, tiny=False):
-    done = subprocess.run(command(*arguments, tiny=tiny), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command(*arguments, tiny=tiny), capture_output=True, text=True, check=False
+    )
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     return done
@@ -371,11 +415,17 @@ def test_the_command_fetches_quietly_when_piped(cifar, tmp_path):
 
 
 def test_the_command_tells_failures_in_a_sentence(cifar, tmp_path):
-    for mirror, message in ((cifar.url, "expected sha256:58a81ae1"), (cifar.url + "/no", "answers 404 Not Found")):
+    for mirror, message in (
+        (cifar.url, "expected sha256:58a81ae1"),
+        (cifar.url + "/no", "answers 404 Not Found"),
+    ):
         done = run("fetch", "cifar100", "--data-dir", tmp_path, "--mirror", mirror, code=2)
         assert message in done.stderr
         assert len(done.stderr.splitlines()) == 1
-    assert "image set 'cifar' is unknown" in run("fetch", "cifar", "--data-dir", tmp_path, code=2).stderr
+    assert (
+        "image set 'cifar' is unknown"
+        in run("fetch", "cifar", "--data-dir", tmp_path, code=2).stderr
+    )
     assert "set CANDIDLY_DATA=DIR" in run("fetch", "cifar100", code=2).stderr
     assert "needs a login" in run("fetch", "imagenet32", "--data-dir", tmp_path, code=2).stderr
     assert list(tmp_path.iterdir()) == []
@@ -394,7 +444,9 @@ def test_a_stopped_command_starts_again(cifar, tmp_path, sign, code, told):
     process = subprocess.Popen(command(*arguments, tiny=True), stderr=subprocess.PIPE, text=True)
     staging = tmp_path / ".fetch-cifar100"
     deadline = time.monotonic() + 20
-    while not any(path.stat().st_size for path in staging.glob("*")) and time.monotonic() < deadline:
+    while (
+        not any(path.stat().st_size for path in staging.glob("*")) and time.monotonic() < deadline
+    ):
         time.sleep(0.02)
     process.send_signal(sign)
     message = ended(process, 20)[1]
@@ -410,7 +462,13 @@ def test_progress_on_a_terminal(cifar, tmp_path):
     main, side = pty.openpty()
     arguments = ("fetch", "cifar100", "--data-dir", tmp_path, "--mirror", cifar.url)
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
-    subprocess.run(command(*arguments, tiny=True), stderr=side, stdout=subprocess.DEVNULL, env=environment, check=True)
+    subprocess.run(
+        command(*arguments, tiny=True),
+        stderr=side,
+        stdout=subprocess.DEVNULL,
+        env=environment,
+        check=True,
+    )
     os.close(side)
     shown = os.read(main, 100_000).decode()
     os.close(main)

@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 
 from candidly.bench import commands, figures, scales
-from candidly.bench.grid import SWEEPS, Cell, Job, Row, method_of, problem_of, run_jobs, sweep_rows, table_jobs
+from candidly.bench.grid import (
+    SWEEPS,
+    Cell,
+    Job,
+    Row,
+    method_of,
+    problem_of,
+    run_jobs,
+    sweep_rows,
+    table_jobs,
+)
 from candidly.bench.problems import digits, make_problem, reduced
 from candidly.bench.scales import SCALES
 from candidly.errors import InputError
@@ -26,7 +36,11 @@ def test_histograms_by_hand():
     candidates = np.array([[True, True, False], [True, True, True]])
     found = figures.loss_histograms(logits, candidates, np.array([0, 2]))
     wooden = found["wooden"]
-    finite = [np.log(2), np.log(2.5), np.log(4)]  # inside of both rows, outside of the first; a full set has none
+    finite = [
+        np.log(2),
+        np.log(2.5),
+        np.log(4),
+    ]  # inside of both rows, outside of the first; a full set has none
     assert wooden["top"] == pytest.approx(np.quantile(finite, 0.99), abs=1e-4)
     assert wooden["normal"]["inside"][int(np.log(2) / wooden["top"] * 40)] == 1
     assert wooden["normal"]["outside"][-1] == 1  # what is beyond the last edge goes to the last bin
@@ -38,8 +52,13 @@ def test_histograms_by_hand():
 
 def test_examples_are_the_first_that_were_recognised():
     kinds = np.array([0, 1, 2, 0, 1, 2, 0])
-    truth = types.SimpleNamespace(kinds=kinds, source=np.arange(7) + 10, labels=np.array([0, 1, -1, 1, 0, -1, 1]))
-    groups = [np.array(mask, bool) for mask in ([0, 0, 0, 1, 0, 0, 1], [0, 1, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, 0])]
+    truth = types.SimpleNamespace(
+        kinds=kinds, source=np.arange(7) + 10, labels=np.array([0, 1, -1, 1, 0, -1, 1])
+    )
+    groups = [
+        np.array(mask, bool)
+        for mask in ([0, 0, 0, 1, 0, 0, 1], [0, 1, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, 0])
+    ]
     candidates = np.ones((7, 2), bool)
     candidates[3] = [True, False]
     found = figures.typical_examples(truth, candidates, groups, each=1)
@@ -83,7 +102,9 @@ def test_a_reduction_keeps_the_distances_and_is_fitted_without_the_test_rows():
     np.testing.assert_allclose(np.abs(few.X), np.abs(small.X[:, :3]), atol=1e-3)
     other = dataclasses.replace(problem, test=(problem.test[0] * 5, problem.test[1]))
     np.testing.assert_array_equal(reduced(other, 3).X, few.X)
-    versions = dataclasses.replace(problem, X=np.stack([problem.X, problem.X + 1, problem.X - 1], axis=1))
+    versions = dataclasses.replace(
+        problem, X=np.stack([problem.X, problem.X + 1, problem.X - 1], axis=1)
+    )
     np.testing.assert_allclose(reduced(versions, 3).X[:, 0], few.X, atol=1e-3)
 
 
@@ -98,13 +119,17 @@ def test_a_reduction_keeps_the_distances_and_is_fitted_without_the_test_rows():
 )
 def test_every_figure_is_drawn_from_runs_or_from_exported_results(tmp_path, name, suffix, start):
     file, runs = tmp_path / f"new/{name}.{suffix}", tmp_path / "runs"
-    with pytest.raises(InputError, match=r"needs runs that are not there \(.* seed 0\): `--run` trains them first"):
+    with pytest.raises(
+        InputError, match=r"needs runs that are not there \(.* seed 0\): `--run` trains them first"
+    ):
         commands.figure(name, "tiny", None, runs, None, None, file)
     commands.figure(name, "tiny", None, runs, None, None, file, train=True)
     assert file.read_bytes().startswith(start)
     file.unlink()
     commands.export(tmp_path / "results.jsonl", runs)
-    commands.figure(name, "tiny", None, tmp_path / "nothing", tmp_path / "results.jsonl", None, file)
+    commands.figure(
+        name, "tiny", None, tmp_path / "nothing", tmp_path / "results.jsonl", None, file
+    )
     assert file.read_bytes().startswith(start)
     assert [path.name for path in file.parent.iterdir()] == [file.name]
 
@@ -116,7 +141,9 @@ def test_wrong_figures_are_told(tmp_path, monkeypatch):
         commands.figure("losses", "tiny", None, tmp_path, None, None, tmp_path / "x.bmp")
     many = dataclasses.replace(TINY, name="many", opens=("digits", "letters"))
     monkeypatch.setitem(scales.SCALES, "many", many)
-    with pytest.raises(InputError, match="--open letters: at this scale, params are swept with digits alone"):
+    with pytest.raises(
+        InputError, match="--open letters: at this scale, params are swept with digits alone"
+    ):
         commands.figure("params", "many", "letters", tmp_path, None, None, tmp_path / "x.PNG")
     with pytest.raises(InputError, match="open set of this scale 'svhn' is unknown"):
         commands.figure("losses", "tiny", "svhn", tmp_path, None, None, tmp_path / "x.png")

@@ -46,7 +46,9 @@ def parquet(path: Path, **columns) -> Path:
 
 def test_csv_with_features_and_truth(write):
     data = read_file(
-        write('id,candidates,x,colour,label\n007,cat|dog,1.5,red,cat\nb,"[""dog""]",2,blue,\nc,bird| cat ,,red,dog\n')
+        write(
+            'id,candidates,x,colour,label\n007,cat|dog,1.5,red,cat\nb,"[""dog""]",2,blue,\nc,bird| cat ,,red,dog\n'
+        )
     )
     assert data.ids.tolist() == ["007", "b", "c"], "ids stay as they are written"
     assert list(data.sets) == SETS
@@ -65,11 +67,15 @@ def test_csv_with_features_and_truth(write):
 
 
 def test_none_of_the_classes_is_a_value_of_its_own(write):
-    text = "candidates,label\ncat|dog,none of the classes\ndog,None Of The  Classes\ncat,\ndog,fish\n"
+    text = (
+        "candidates,label\ncat|dog,none of the classes\ndog,None Of The  Classes\ncat,\ndog,fish\n"
+    )
     data = read_file(write(text))
     assert data.truth.tolist() == [NO_CLASS, NO_CLASS, UNKNOWN, NO_CLASS]
     assert data.sets.classes.tolist() == ["cat", "dog"], "the truth decides nothing that is learnt"
-    assert data.notes[0].startswith("1 true label(s) that nobody proposed ('fish') count as none of the classes")
+    assert data.notes[0].startswith(
+        "1 true label(s) that nobody proposed ('fish') count as none of the classes"
+    )
     named = read_file(write(text), classes=["cat", "dog", "fish"])
     assert (named.truth.tolist(), named.notes) == ([NO_CLASS, NO_CLASS, UNKNOWN, 2], ())
     numbers = read_file(write("candidates,label\n1|2,-1\n2,1\n"))
@@ -144,7 +150,9 @@ def test_class_list(write):
     assert read_file(path, classes=["dog", "cat", "bird"]).sets == data.sets
     assert read_file(path, classes=write('["dog", "cat", "bird"]', "c.json")).sets == data.sets
     positions = read_file(write("candidates\n0|2\n1\n"), classes=names)
-    assert list(positions.sets) == [("dog", "bird"), ("cat",)], "whole numbers are positions if no class is a number"
+    assert list(positions.sets) == [("dog", "bird"), ("cat",)], (
+        "whole numbers are positions if no class is a number"
+    )
     numbers = read_file(write("candidates\n10|2\n3\n"), classes=write("1\n2\n3\n10\n", "n.txt"))
     assert numbers.sets.classes.tolist() == [1, 2, 3, 10]
 
@@ -169,7 +177,9 @@ def test_annotators_in_rows(write):
     data = read_file(path)
     assert data.ids.tolist() == ["b", "a"], "in the order of their first rows"
     assert list(data.sets) == [("bird", "cat", "dog"), ("dog",)]
-    assert data.votes.toarray().tolist() == [[1, 2, 1], [0, 0, 1]], "an annotator has one vote for a label"
+    assert data.votes.toarray().tolist() == [[1, 2, 1], [0, 0, 1]], (
+        "an annotator has one vote for a label"
+    )
     assert data.answers.row.tolist() == [0, 0, 1]
     assert [data.answers.annotators[i] for i in data.answers.annotator] == ["ann", "bob", "bob"]
     assert list(data.answers.sets) == [("bird", "cat"), ("cat", "dog"), ("dog",)]
@@ -202,7 +212,10 @@ def test_label_studio_csv(write):
 
 def test_inputs_are_found(write):
     assert read_file(write("candidates,a,b\ncat,1,x\n")).source.options["features"] == ["a", "b"]
-    assert read_file(write("candidates,review\ncat,what a nice day\ndog,it rained all night\n")).kind == "text"
+    assert (
+        read_file(write("candidates,review\ncat,what a nice day\ndog,it rained all night\n")).kind
+        == "text"
+    )
     assert read_file(write("candidates,n,review\ncat,1,what a nice day\n")).kind == "table"
     chosen = read_file(write("candidates,f1,f2,g\ncat,1,2,3\n"), features="f*")
     assert list(chosen.inputs) == ["f1", "f2"]
@@ -283,7 +296,9 @@ def test_columnar_files(tmp_path, form):
     if form == "parquet":
         path = parquet(tmp_path / "a.parquet", **COLUMNS)
     else:
-        path = write_arrow(tmp_path / "a.arrow", table, pa.ipc.new_file if form == "file" else pa.ipc.new_stream)
+        path = write_arrow(
+            tmp_path / "a.arrow", table, pa.ipc.new_file if form == "file" else pa.ipc.new_stream
+        )
     data = read_file(path)
     assert list(data.sets) == SETS
     assert data.kind == "vectors"
@@ -307,26 +322,47 @@ def test_columnar_files(tmp_path, form):
             pa.array([["a", "b"], ["b", "c"], ["a", "c"]], pa.list_(pa.string(), 2)),
             [("a", "b"), ("b", "c"), ("a", "c")],
         ),
-        (pa.array([["x"], ["x", "x"], ["y"]], pa.large_list(pa.large_string())), [("x",), ("x",), ("y",)]),
+        (
+            pa.array([["x"], ["x", "x"], ["y"]], pa.large_list(pa.large_string())),
+            [("x",), ("x",), ("y",)],
+        ),
     ],
 )
 def test_types_of_candidates(tmp_path, candidates, expected):
-    assert list(read_file(parquet(tmp_path / "a.parquet", candidates=candidates, x=[1, 2, 3])).sets) == expected
+    assert (
+        list(read_file(parquet(tmp_path / "a.parquet", candidates=candidates, x=[1, 2, 3])).sets)
+        == expected
+    )
 
 
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
-        ({"candidates": pa.array([["cat"], None])}, r"row 2 \(counting from 1\): the candidate set is empty"),
+        (
+            {"candidates": pa.array([["cat"], None])},
+            r"row 2 \(counting from 1\): the candidate set is empty",
+        ),
         ({"candidates": pa.array([["cat"], []])}, "row 2 .*: the candidate set is empty"),
         ({"candidates": pa.array([["cat"], ["dog", None]])}, "row 2 .*: a missing label"),
         ({"candidates": pa.array([["cat"], [" "]])}, "row 2 .*: a blank label"),
         ({"candidates": pa.array([[1.0], [1.5]])}, "row 2 .*: 1.5 is not a label"),
         ({"candidates": pa.array([[True], [False]])}, "row 1 .*: True is not a label"),
-        ({"embedding": pa.array([[1.0, 2.0], None])}, "row 2 .*, column 'embedding': there is no vector"),
-        ({"embedding": pa.array([[1.0, 2.0], [1.0]])}, "row 2 .*: 1 numbers; expected 2, as in the first row"),
-        ({"embedding": pa.array([[1.0, 2.0], [1.0, None]])}, "row 2 .*: entry 2 is missing or not finite"),
-        ({"embedding": pa.array([[1.0, 2.0], [1.0, float("inf")]])}, "row 2 .*: entry 2 is missing or not finite"),
+        (
+            {"embedding": pa.array([[1.0, 2.0], None])},
+            "row 2 .*, column 'embedding': there is no vector",
+        ),
+        (
+            {"embedding": pa.array([[1.0, 2.0], [1.0]])},
+            "row 2 .*: 1 numbers; expected 2, as in the first row",
+        ),
+        (
+            {"embedding": pa.array([[1.0, 2.0], [1.0, None]])},
+            "row 2 .*: entry 2 is missing or not finite",
+        ),
+        (
+            {"embedding": pa.array([[1.0, 2.0], [1.0, float("inf")]])},
+            "row 2 .*: entry 2 is missing or not finite",
+        ),
         ({"embedding": pa.array([["a"], ["b"]])}, "row 1 .*: a list of string; expected numbers"),
         ({"scores": pa.array([[0.5], [0.5, 0.5]])}, "row 2 .*: 2 scores for 1 candidates"),
         ({"id": pa.array(["a", None])}, "row 2 .*: there is no id"),
@@ -343,7 +379,10 @@ def test_faults_of_columns_are_named(tmp_path, columns, words):
 def test_batches_join_seamlessly(tmp_path, monkeypatch):
     monkeypatch.setattr("candidly.data.scan.BATCH", 3)
     rng = np.random.default_rng(0)
-    rows = [rng.choice(list("abcdefgh"), size=rng.integers(1, 4), replace=False).tolist() for _ in range(20)]
+    rows = [
+        rng.choice(list("abcdefgh"), size=rng.integers(1, 4), replace=False).tolist()
+        for _ in range(20)
+    ]
     vectors = rng.normal(size=(20, 4)).astype(np.float32)
     path = parquet(tmp_path / "a.parquet", candidates=rows, embedding=list(vectors))
     data = read_file(path)
@@ -369,7 +408,15 @@ def test_npz(tmp_path):
     S = np.array([[0, 1, 1], [0, 0, 1], [1, 1, 0]])
     X = np.arange(6.0).reshape(3, 2)
     names = np.array(["bird", "cat", "dog"])
-    path = npz(tmp_path / "a.npz", X=X, S=S, classes=names, y=[1, -1, 0], id=["x", "y", "z"], other=np.ones(9))
+    path = npz(
+        tmp_path / "a.npz",
+        X=X,
+        S=S,
+        classes=names,
+        y=[1, -1, 0],
+        id=["x", "y", "z"],
+        other=np.ones(9),
+    )
     data = read_file(path)
     assert list(data.sets) == SETS
     assert (data.kind, data.inputs.tolist()) == ("vectors", X.tolist())
@@ -378,13 +425,22 @@ def test_npz(tmp_path):
     csr = sparse.csr_array(S)
     images = np.zeros((3, 4, 5, 3), dtype=np.uint8)
     path = npz(
-        tmp_path / "b.npz", X=images, indptr=csr.indptr, indices=csr.indices, classes=names, y=["cat", "", "dog"]
+        tmp_path / "b.npz",
+        X=images,
+        indptr=csr.indptr,
+        indices=csr.indices,
+        classes=names,
+        y=["cat", "", "dog"],
     )
     data = read_file(path)
     assert list(data.sets) == SETS
     assert (data.kind, data.inputs.shape) == ("images", (3, 4, 5, 3))
     assert data.truth.tolist() == [1, UNKNOWN, 2]
-    assert read_file(npz(tmp_path / "c.npz", X=X, S=S, y=[0.0, np.nan, 2.0])).truth.tolist() == [0, UNKNOWN, 2]
+    assert read_file(npz(tmp_path / "c.npz", X=X, S=S, y=[0.0, np.nan, 2.0])).truth.tolist() == [
+        0,
+        UNKNOWN,
+        2,
+    ]
     assert read_examples(npz(tmp_path / "d.npz", X=X)).inputs.tolist() == X.tolist()
 
 
@@ -428,21 +484,31 @@ def test_npz_never_loads_objects(tmp_path):
 
 
 def test_npz_zip_bomb_is_refused_before_it_is_unpacked(tmp_path, monkeypatch):
-    path = npz(tmp_path / "bomb.npz", X=np.zeros((100_000, 20)), S=np.ones((100_000, 2), dtype=np.uint8))
+    path = npz(
+        tmp_path / "bomb.npz", X=np.zeros((100_000, 20)), S=np.ones((100_000, 2), dtype=np.uint8)
+    )
     assert path.stat().st_size < 50_000
     monkeypatch.setattr("candidly.data.guard.available_memory", lambda: 10_000_000)
     monkeypatch.setattr(np, "load", lambda *a, **k: pytest.fail("it was unpacked"))
-    with pytest.raises(InputError, match=r"bomb.npz: reading X, S needs 16.2 MB of memory, but only 10 MB"):
+    with pytest.raises(
+        InputError, match=r"bomb.npz: reading X, S needs 16.2 MB of memory, but only 10 MB"
+    ):
         read_file(path)
 
 
 def test_npz_whose_header_lies_is_refused(tmp_path):
     path = tmp_path / "lie.npz"
-    header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000, 100), }".ljust(117) + b"\n"
+    header = (
+        b"{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000, 100), }".ljust(117)
+        + b"\n"
+    )
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("X.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(80))
+        archive.writestr(
+            "X.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(80)
+        )
     with pytest.raises(
-        InputError, match=r"declares float64 \(1000000000000, 100\), 800,000,000,000,000 bytes, but .* has 80"
+        InputError,
+        match=r"declares float64 \(1000000000000, 100\), 800,000,000,000,000 bytes, but .* has 80",
     ):
         read_file(path)
 
@@ -475,12 +541,27 @@ def test_mat(tmp_path, turn, pack):
     [
         ({"partial_target": TARGET.T}, "has no 'data'"),
         ({"data": DATA}, "has no 'partial_target'"),
-        ({"data": DATA, "partial_target": np.ones((4, 4))}, r"\(4, 4\), as many classes as rows.*NPZ"),
+        (
+            {"data": DATA, "partial_target": np.ones((4, 4))},
+            r"\(4, 4\), as many classes as rows.*NPZ",
+        ),
         ({"data": DATA, "partial_target": np.ones((5, 3))}, r"\(5, 3\), but data has 4 rows"),
-        ({"data": DATA, "partial_target": TARGET.T * 2}, "partial_target in row 1 .*, column 1 is 2.0"),
-        ({"data": DATA, "partial_target": TARGET.T * [0, 1, 1, 1]}, "row 1 .*: the candidate set is empty"),
-        ({"data": DATA, "partial_target": TARGET.T, "target": TARGET.T}, "row 1 .*: target names 2 classes"),
-        ({"data": DATA, "partial_target": TARGET.T, "target": TRUE.T[:2]}, "target has 2 classes, partial_target 3"),
+        (
+            {"data": DATA, "partial_target": TARGET.T * 2},
+            "partial_target in row 1 .*, column 1 is 2.0",
+        ),
+        (
+            {"data": DATA, "partial_target": TARGET.T * [0, 1, 1, 1]},
+            "row 1 .*: the candidate set is empty",
+        ),
+        (
+            {"data": DATA, "partial_target": TARGET.T, "target": TARGET.T},
+            "row 1 .*: target names 2 classes",
+        ),
+        (
+            {"data": DATA, "partial_target": TARGET.T, "target": TRUE.T[:2]},
+            "target has 2 classes, partial_target 3",
+        ),
     ],
 )
 def test_faults_of_mat_are_named(tmp_path, variables, words):
@@ -503,7 +584,9 @@ TABLES = Path(os.environ.get("CANDIDLY_DATA", "")) / "tables"
 
 
 @pytest.mark.data
-@pytest.mark.skipif(not (TABLES / "lost.mat").is_file(), reason="CANDIDLY_DATA names no folder with tables/lost.mat")
+@pytest.mark.skipif(
+    not (TABLES / "lost.mat").is_file(), reason="CANDIDLY_DATA names no folder with tables/lost.mat"
+)
 @pytest.mark.parametrize(
     ("name", "shape", "width", "mean"),
     [("lost", (1122, 16), 108, 2504 / 1122), ("MSRCv2", (1758, 23), 48, 5549 / 1758)],
@@ -525,7 +608,10 @@ def test_json_lines_and_arrays(write):
         {"id": 2, "candidates": ["dog"], "x": None},
         {"id": 3, "candidates": ["bird", "cat"], "x": 2, "extra": {"a": 1}},
     ]
-    for path in (write("\n".join(map(json.dumps, rows)) + "\n\n", "a.jsonl"), write(json.dumps(rows), "a.json")):
+    for path in (
+        write("\n".join(map(json.dumps, rows)) + "\n\n", "a.jsonl"),
+        write(json.dumps(rows), "a.json"),
+    ):
         data = read_file(path)
         assert list(data.sets) == SETS
         assert data.truth.tolist() == [1, UNKNOWN, UNKNOWN]
@@ -559,7 +645,12 @@ def test_faults_of_json_are_named(write, name, content, words):
 
 
 def choices(*names, tag="animal"):
-    return {"from_name": tag, "to_name": "img", "type": "choices", "value": {"choices": list(names)}}
+    return {
+        "from_name": tag,
+        "to_name": "img",
+        "type": "choices",
+        "value": {"choices": list(names)},
+    }
 
 
 def annotation(who, *names, **more):
@@ -583,8 +674,16 @@ def tasks():
             ],
             "predictions": [{"score": 0.5, "result": [choices("fish")]}],
         },
-        {"id": 13, "data": {"text": "three"}, "annotations": [annotation(1, "cat", ground_truth=True)]},
-        {"id": 14, "data": {"text": "four"}, "annotations": [annotation(1, "cat", was_cancelled=True)]},
+        {
+            "id": 13,
+            "data": {"text": "three"},
+            "annotations": [annotation(1, "cat", ground_truth=True)],
+        },
+        {
+            "id": 14,
+            "data": {"text": "four"},
+            "annotations": [annotation(1, "cat", was_cancelled=True)],
+        },
     ]
 
 
@@ -609,7 +708,9 @@ def test_label_studio_with_several_tags_asks_which(write):
     both = [annotation(1, "cat")]
     both[0]["result"].append(choices("happy", tag="mood"))
     path = write(json.dumps([{"id": 1, "data": {"text": "a"}, "annotations": both}]), "export.json")
-    with pytest.raises(InputError, match=r"has several choices: animal, mood\. Say which by --labels"):
+    with pytest.raises(
+        InputError, match=r"has several choices: animal, mood\. Say which by --labels"
+    ):
         read_file(path)
     assert list(read_file(path, labels="mood").sets) == [("happy",)]
     with pytest.raises(InputError, match=r"'moood' is unknown\. Did you mean 'mood'"):
@@ -617,7 +718,10 @@ def test_label_studio_with_several_tags_asks_which(write):
 
 
 def test_label_studio_with_predictions_only(write):
-    task = {"data": {"text": "a"}, "predictions": [{"model_version": "v1", "result": [choices("cat", "dog")]}]}
+    task = {
+        "data": {"text": "a"},
+        "predictions": [{"model_version": "v1", "result": [choices("cat", "dog")]}],
+    }
     data = read_file(write(json.dumps([task]), "export.json"))
     assert list(data.sets) == [("cat", "dog")]
     assert data.answers.annotators.tolist() == ["v1"]
@@ -626,12 +730,22 @@ def test_label_studio_with_predictions_only(write):
 
 def test_label_studio_without_labels(write):
     with pytest.raises(InputError, match="no annotation holds choices"):
-        read_file(write(json.dumps([{"id": 1, "data": {"text": "a"}, "annotations": []}]), "e.json"))
+        read_file(
+            write(json.dumps([{"id": 1, "data": {"text": "a"}, "annotations": []}]), "e.json")
+        )
     cancelled = [{"id": 1, "data": {}, "annotations": [annotation(1, "cat", was_cancelled=True)]}]
     with pytest.raises(InputError, match="no task has an annotation with a choice"):
         read_file(write(json.dumps(cancelled), "e.json"))
-    broken = [{"id": 1, "data": {}, "annotations": [{"result": [{"from_name": "animal", "type": "choices"}]}]}]
-    with pytest.raises(InputError, match=r"task 1 \(counting from 1\): the value of 'animal' is null"):
+    broken = [
+        {
+            "id": 1,
+            "data": {},
+            "annotations": [{"result": [{"from_name": "animal", "type": "choices"}]}],
+        }
+    ]
+    with pytest.raises(
+        InputError, match=r"task 1 \(counting from 1\): the value of 'animal' is null"
+    ):
         read_file(write(json.dumps(broken), "e.json"))
 
 
@@ -662,7 +776,10 @@ def test_workbooks_and_missing_files(tmp_path):
         read_file(tmp_path / "a.xlsx")
     with pytest.raises(InputError, match="there is no such file"):
         read_file(tmp_path / "nothing.csv")
-    with pytest.raises(InputError, match=r"is a folder: expected one of metadata.csv or metadata.jsonl in it, found 0"):
+    with pytest.raises(
+        InputError,
+        match=r"is a folder: expected one of metadata.csv or metadata.jsonl in it, found 0",
+    ):
         read_file(tmp_path)
 
 
@@ -682,9 +799,13 @@ def test_rows_of_several_annotators_are_one_example_to_classify_too(write):
     assert data.place(1) == again.place(1) == f"{data.source.path}, row 2 (the header not counted)"
     plain = read_examples(write("id,x\nc,3\nd,4\n", "new.csv"), **data.source.options)
     assert plain.ids.tolist() == ["c", "d"], "there are no annotators"
-    unnamed = read_examples(write("annotator,x\nann,3\nann,4\n", "new.csv"), **data.source.options | {"id": None})
+    unnamed = read_examples(
+        write("annotator,x\nann,3\nann,4\n", "new.csv"), **data.source.options | {"id": None}
+    )
     assert unnamed.ids.tolist() == [1, 2]
-    with pytest.raises(InputError, match=r"row 2 .*, column 'x': 5, but row 1 of the same id says 1"):
+    with pytest.raises(
+        InputError, match=r"row 2 .*, column 'x': 5, but row 1 of the same id says 1"
+    ):
         read_examples(write("id,annotator,x\na,ann,1\na,bob,5\n", "new.csv"), **data.source.options)
 
 
@@ -719,13 +840,19 @@ def test_memory_of_a_large_parquet_is_that_of_candidates_and_features(tmp_path):
         table = pa.table(
             {
                 "id": pa.array([f"example-{i}" for i in range(n)]),
-                "candidates": pa.ListArray.from_arrays(pa.array(np.arange(0, 3 * n + 1, 3), pa.int32()), values),
-                "embedding": pa.FixedSizeListArray.from_arrays(pa.array(rng.random(16 * n, dtype=np.float32)), 16),
+                "candidates": pa.ListArray.from_arrays(
+                    pa.array(np.arange(0, 3 * n + 1, 3), pa.int32()), values
+                ),
+                "embedding": pa.FixedSizeListArray.from_arrays(
+                    pa.array(rng.random(16 * n, dtype=np.float32)), 16
+                ),
                 "text": pa.array(["x" * 1000]).take(pa.array(np.zeros(n, dtype=np.int64))),
             }
         )
         pq.write_table(table, path, row_group_size=50_000)
-        grown, kept = map(int, subprocess.check_output([sys.executable, "-c", GROWTH, path], text=True).split())
+        grown, kept = map(
+            int, subprocess.check_output([sys.executable, "-c", GROWTH, path], text=True).split()
+        )
         needs[n] = grown, kept / n
     per_row = (needs[1_000_000][0] - needs[250_000][0]) / 750_000
     assert needs[1_000_000][1] < 120
@@ -737,4 +864,6 @@ def test_ids_are_an_index_of_pandas(write):
     data = read_file(write("id,candidates\na,cat\nb,dog\n"))
     assert isinstance(data.ids, pd.Index)
     assert isinstance(read_file(write("candidates\ncat\ndog\n")).ids, pd.RangeIndex)
-    assert read_file(write("candidates\ncat\ndog\n")).ids.tolist() == [1, 2], "rows are counted from 1"
+    assert read_file(write("candidates\ncat\ndog\n")).ids.tolist() == [1, 2], (
+        "rows are counted from 1"
+    )

@@ -24,11 +24,15 @@ def table(sets, kinds, suggested, ids=None):
     return pd.DataFrame(
         {
             "id": np.arange(len(kinds)) if ids is None else ids,
-            "verdict": pd.Categorical.from_codes(kinds.argmax(1), categories=["normal", "closed", "open"]),
+            "verdict": pd.Categorical.from_codes(
+                kinds.argmax(1), categories=["normal", "closed", "open"]
+            ),
             "p_normal": kinds[:, 0],
             "p_closed": kinds[:, 1],
             "p_open": kinds[:, 2],
-            "suggested_label": pd.Categorical.from_codes(suggested, categories=sets.classes.tolist()),
+            "suggested_label": pd.Categorical.from_codes(
+                suggested, categories=sets.classes.tolist()
+            ),
             "suggested_probability": kinds.max(1),
             "inside_loss": np.linspace(0, 3, len(kinds)),
             "outside_loss": np.linspace(3, 0, len(kinds)),
@@ -46,7 +50,9 @@ def small():
 
 def test_facts_by_hand(small):
     sets, probs, _, audit = small
-    facts = gather(Outputs(sets, probs, logits=False), audit, ESTIMATE, truth=np.array([0, 0, 0, -1]))
+    facts = gather(
+        Outputs(sets, probs, logits=False), audit, ESTIMATE, truth=np.array([0, 0, 0, -1])
+    )
     assert facts["shares"]["outside"] == {"share": 0.3, "low": 0.2, "high": 0.4}
     assert facts["notes"] == ["a note"]
     assert facts["verdicts"] == {"normal": 2, "closed": 1, "open": 1}
@@ -57,7 +63,11 @@ def test_facts_by_hand(small):
     assert classes["a"]["estimated"] == pytest.approx(1 + 0.8 * 0.5 / 0.75 + 0.6)
     assert classes["c"]["missed"] == pytest.approx(0.2)
     assert [entry["id"] for entry in facts["suspects"]["closed"]] == [2, 1]
-    assert facts["suspects"]["closed"][0]["likely"][0] == {"label": "a", "p": 0.6, "candidate": False}
+    assert facts["suspects"]["closed"][0]["likely"][0] == {
+        "label": "a",
+        "p": 0.6,
+        "candidate": False,
+    }
     assert facts["suspects"]["open"][0]["suggestion"] is None
     review = facts["review"]
     assert [point["rows"] for point in review] == [1, 2, 3, 4]
@@ -74,7 +84,9 @@ def test_a_row_that_may_be_closed_suggests_a_label_outside_its_set():
     entry, unlikely = facts["suspects"]["closed"]
     assert (unlikely["id"], unlikely["p_closed"]) == (1, 0.1)
     assert (entry["verdict"], entry["suggestion"], entry["candidates"]) == ("normal", "b", ["a"])
-    assert "probably" not in summary_of(facts)  # the page shows it; a short list has likelier rows only
+    assert "probably" not in summary_of(
+        facts
+    )  # the page shows it; a short list has likelier rows only
 
 
 def test_the_terminal_says_how_many_rows_there_are():
@@ -91,7 +103,15 @@ def summary_of(facts):
     console.print(
         render(
             Path("run"),
-            {"file": "x.csv", "classes": 2, "rows": 2, "annotators": [], "history": [], "made": {}, **facts},
+            {
+                "file": "x.csv",
+                "classes": 2,
+                "rows": 2,
+                "annotators": [],
+                "history": [],
+                "made": {},
+                **facts,
+            },
         )
     )
     return console.export_text()
@@ -102,14 +122,18 @@ def test_logits_say_the_same_as_their_probabilities(small):
     by_probs = gather(Outputs(sets, probs, logits=False), audit, ESTIMATE)
     by_logits = gather(Outputs(sets, np.log(probs) + 7, logits=True), audit, ESTIMATE)
     assert by_logits["suspects"] == by_probs["suspects"]
-    assert by_logits["class_table"][0]["missed"] == pytest.approx(by_probs["class_table"][0]["missed"])
+    assert by_logits["class_table"][0]["missed"] == pytest.approx(
+        by_probs["class_table"][0]["missed"]
+    )
     assert by_probs["evaluation"] is None
 
 
 def test_quality_by_hand(small):
     sets, probs, kinds, audit = small
     naive = 1 - (probs * sets.dense()).sum(axis=1)
-    quality = audit_quality(sets, np.array(kinds), probs.argmax(1), audit, naive, np.array([0, 1, 0, -1]))
+    quality = audit_quality(
+        sets, np.array(kinds), probs.argmax(1), audit, naive, np.array([0, 1, 0, -1])
+    )
     assert quality["known"] == 4
     assert quality["outside"] == 0.5
     assert quality["closed"] == quality["open"] == 0.25
@@ -117,10 +141,14 @@ def test_quality_by_hand(small):
     assert quality["suggested_right"] == 1
     assert quality["ap_outside"] == 1
     assert quality["ap_naive"] == 1
-    unknown = audit_quality(sets, np.array(kinds), probs.argmax(1), audit, naive, np.array([-2, 1, -2, -2]))
+    unknown = audit_quality(
+        sets, np.array(kinds), probs.argmax(1), audit, naive, np.array([-2, 1, -2, -2])
+    )
     assert unknown["known"] == 1
     assert unknown["ap_outside"] is None
-    assert audit_quality(sets, np.array(kinds), probs.argmax(1), audit, naive, np.full(4, -2)) is None
+    assert (
+        audit_quality(sets, np.array(kinds), probs.argmax(1), audit, naive, np.full(4, -2)) is None
+    )
 
 
 def test_nothing_grows_with_the_rows():
@@ -128,8 +156,12 @@ def test_nothing_grows_with_the_rows():
     rng = np.random.default_rng(0)
     sets = CandidateSets(rng.integers(c, size=n), classes=c)
     kinds = rng.dirichlet((3, 1, 1), size=n)
-    audit = table(sets, kinds, rng.integers(c, size=n), ids=[f"a very long name {i:090}" for i in range(n)])
-    facts = gather(Outputs(sets, rng.normal(size=(n, c)).astype(np.float32), logits=True), audit, ESTIMATE)
+    audit = table(
+        sets, kinds, rng.integers(c, size=n), ids=[f"a very long name {i:090}" for i in range(n)]
+    )
+    facts = gather(
+        Outputs(sets, rng.normal(size=(n, c)).astype(np.float32), logits=True), audit, ESTIMATE
+    )
     assert len(facts["points"]) == POINTS
     assert len(facts["suspects"]["open"]) == SUSPECTS
     assert len(facts["class_table"]) == CLASSES

@@ -30,13 +30,20 @@ def loops(monkeypatch):
     calls, plain = [], fused.wooden_losses
     monkeypatch.setattr(selection, "LARGE", 1)
     monkeypatch.setattr(selection, "BLOCK", 64)
-    monkeypatch.setattr(fused, "wooden_losses", lambda *arrays: calls.append(threading.get_ident()) or plain(*arrays))
+    monkeypatch.setattr(
+        fused,
+        "wooden_losses",
+        lambda *arrays: calls.append(threading.get_ident()) or plain(*arrays),
+    )
     return calls
 
 
 def drawn(n, c, seed=0, spread=3.0):
     rng = torch.Generator().manual_seed(seed)
-    logits, candidates = spread * torch.randn(n, c, generator=rng), torch.rand(n, c, generator=rng) < 0.3
+    logits, candidates = (
+        spread * torch.randn(n, c, generator=rng),
+        torch.rand(n, c, generator=rng) < 0.3,
+    )
     candidates[0], candidates[1] = True, False
     return logits, candidates
 
@@ -172,7 +179,9 @@ def test_a_numba_that_cannot_be_imported_is_told_of(loops, monkeypatch):
     with pytest.warns(UserWarning, match="numba is installed.* compiled for another NumPy"):
         found = score(logits, candidates)
     assert loops == []
-    np.testing.assert_allclose(found[0], margin(*wooden_losses(log_softmax(logits), candidates)), rtol=1e-6)
+    np.testing.assert_allclose(
+        found[0], margin(*wooden_losses(log_softmax(logits), candidates)), rtol=1e-6
+    )
 
 
 def test_no_numba_no_loops(loops, monkeypatch):
@@ -182,7 +191,9 @@ def test_no_numba_no_loops(loops, monkeypatch):
     monkeypatch.setattr(selection, "_loops", selection._loops.__wrapped__)
     found = score(logits, candidates)
     assert loops == []
-    np.testing.assert_allclose(found[0], margin(*wooden_losses(log_softmax(logits), candidates)), rtol=1e-6)
+    np.testing.assert_allclose(
+        found[0], margin(*wooden_losses(log_softmax(logits), candidates)), rtol=1e-6
+    )
 
 
 def test_few_entries_are_not_worth_compiling():
@@ -214,12 +225,18 @@ def test_results_come_in_the_order_of_the_parts():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 def test_ooc_selects_as_without_loops(loops, dtype, monkeypatch):
     logits, candidates = drawn(200, 10)
-    outputs = [logits.to(dtype), (logits + drawn(200, 10, seed=1)[0]).to(dtype), drawn(200, 10, seed=2)[0].to(dtype)]
+    outputs = [
+        logits.to(dtype),
+        (logits + drawn(200, 10, seed=1)[0]).to(dtype),
+        drawn(200, 10, seed=2)[0].to(dtype),
+    ]
     candidates[1] = True
     found = []
     for large in (1, 1 << 30):
         monkeypatch.setattr(selection, "LARGE", large)
-        method = OOC(rates=Rates(0.14, 0.28), warmup=2, openness="confidence", overlap=False, recursive=True)
+        method = OOC(
+            rates=Rates(0.14, 0.28), warmup=2, openness="confidence", overlap=False, recursive=True
+        )
         method.epochs = 4
         method.setup(torch.nn.Identity(), candidates, torch.Generator().manual_seed(0))
         for epoch, output in enumerate(outputs, 1):

@@ -16,7 +16,11 @@ RNG = np.random.default_rng(0)
 
 
 def idx_bytes(array):
-    return bytes([0, 0, 8, array.ndim]) + np.array(array.shape, dtype=">u4").tobytes() + array.tobytes()
+    return (
+        bytes([0, 0, 8, array.ndim])
+        + np.array(array.shape, dtype=">u4").tobytes()
+        + array.tobytes()
+    )
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
@@ -24,7 +28,9 @@ def test_idx_files_plain_and_gzipped(tmp_path, suffix):
     images, labels = RNG.integers(0, 256, (5, 4, 3), dtype=np.uint8), np.arange(5, dtype=np.uint8)
     for name, array in (("images-idx3", images), ("labels-idx1", labels)):
         data = idx_bytes(array)
-        (tmp_path / f"train-{name}-ubyte{suffix}").write_bytes(gzip.compress(data) if suffix else data)
+        (tmp_path / f"train-{name}-ubyte{suffix}").write_bytes(
+            gzip.compress(data) if suffix else data
+        )
     assert_read(idx_images(tmp_path, "train"), images, labels)
 
 
@@ -47,7 +53,11 @@ def test_damaged_idx_files_are_told(tmp_path, data, message):
     ("images", "labels", "message"),
     [
         ((5, 4, 3), [0, 1, 2, 3], "labels-idx1-ubyte: 4 labels for 5 images"),
-        ((5, 4), [0] * 5, r"images-idx3-ubyte: the array is uint8 \(5, 4\), but images are uint8 \(any, any, any\)"),
+        (
+            (5, 4),
+            [0] * 5,
+            r"images-idx3-ubyte: the array is uint8 \(5, 4\), but images are uint8 \(any, any, any\)",
+        ),
         ((0, 4, 3), [], "images-idx3-ubyte: the array is uint8"),
         ((2, 4, 3), [0, 10], "labels-idx1-ubyte: labels from 0 to 10, expected 0 to 9"),
         ((2, 4, 3), [[0], [1]], r"labels-idx1-ubyte: the labels are uint8 \(2, 1\)"),
@@ -90,17 +100,24 @@ def assert_read(found, images, labels):
 def test_cifar10_in_its_binary_layout(tmp_path):
     images, labels = pictures(10), np.arange(10)
     for i in range(5):
-        cifar_file(tmp_path / f"data_batch_{i + 1}.bin", images[2 * i : 2 * i + 2], labels[2 * i : 2 * i + 2])
+        cifar_file(
+            tmp_path / f"data_batch_{i + 1}.bin",
+            images[2 * i : 2 * i + 2],
+            labels[2 * i : 2 * i + 2],
+        )
     assert_read(cifar10(tmp_path, "train"), images, labels)
     with pytest.raises(InputError, match=r"test_batch\.bin is missing"):
         cifar10(tmp_path, "test")
     cifar_file(tmp_path / "data_batch_3.bin", images[:1], labels[:1])
     with pytest.raises(
-        InputError, match=r"data_batch_3\.bin has 1 images, and data_batch_1\.bin has 2: one of them is cut"
+        InputError,
+        match=r"data_batch_3\.bin has 1 images, and data_batch_1\.bin has 2: one of them is cut",
     ):
         cifar10(tmp_path, "train")
     (tmp_path / "data_batch_3.bin").write_bytes(b"123")
-    with pytest.raises(InputError, match=r"data_batch_3\.bin has 3 bytes, which is no multiple of 3073"):
+    with pytest.raises(
+        InputError, match=r"data_batch_3\.bin has 3 bytes, which is no multiple of 3073"
+    ):
         cifar10(tmp_path, "train")
 
 
@@ -114,7 +131,10 @@ def test_cifar100_has_a_coarse_and_a_fine_byte(tmp_path):
 
 @pytest.mark.parametrize(
     ("labels", "message"),
-    [(([3], [100]), "labels from 100 to 100, expected 0 to 99"), (([20], [7]), "from 20 to 20, expected 0 to 19")],
+    [
+        (([3], [100]), "labels from 100 to 100, expected 0 to 99"),
+        (([20], [7]), "from 20 to 20, expected 0 to 19"),
+    ],
 )
 def test_cifar100_labels_out_of_range(tmp_path, labels, message):
     cifar_file(tmp_path / "test.bin", pictures(1), *labels)
@@ -126,13 +146,17 @@ def test_cifar100_labels_out_of_range(tmp_path, labels, message):
 def test_cut_cifar_files_are_told(tmp_path, size):
     cifar_file(tmp_path / "train.bin", pictures(2), [0, 1], [0, 1])
     os.truncate(tmp_path / "train.bin", size)
-    with pytest.raises(InputError, match=rf"train\.bin has {size} bytes, which is no multiple of 3074"):
+    with pytest.raises(
+        InputError, match=rf"train\.bin has {size} bytes, which is no multiple of 3074"
+    ):
         cifar100(tmp_path, "train")
 
 
 def test_svhn_calls_zero_ten(tmp_path):
     images = pictures(3)
-    savemat(tmp_path / "train.mat", {"X": images.transpose(1, 2, 3, 0), "y": np.array([[10], [1], [9]])})
+    savemat(
+        tmp_path / "train.mat", {"X": images.transpose(1, 2, 3, 0), "y": np.array([[10], [1], [9]])}
+    )
     assert_read(svhn(tmp_path / "train.mat"), images, [0, 1, 9])
     whole = (tmp_path / "train.mat").read_bytes()
     for content in (b"", b"not a mat file", whole[:400], whole[:-1], whole[:190]):
@@ -150,9 +174,15 @@ GOOD_X = np.zeros((32, 32, 3, 2), np.uint8)
     ("arrays", "message"),
     [
         ({"X": GOOD_X}, "lacks SVHN's X or y"),
-        ({"X": GOOD_X.astype(float), "y": [1, 2]}, r"X is float64 \(32, 32, 3, 2\), but images are uint8"),
+        (
+            {"X": GOOD_X.astype(float), "y": [1, 2]},
+            r"X is float64 \(32, 32, 3, 2\), but images are uint8",
+        ),
         ({"X": GOOD_X[:, :, 0], "y": [1, 2]}, r"X is uint8 \(32, 32, 2\)"),
-        ({"X": GOOD_X[:28], "y": [1, 2]}, r"X is uint8 \(28, 32, 3, 2\), but images are uint8 \(32, 32, 3, any\)"),
+        (
+            {"X": GOOD_X[:28], "y": [1, 2]},
+            r"X is uint8 \(28, 32, 3, 2\), but images are uint8 \(32, 32, 3, any\)",
+        ),
         ({"X": np.array([[GOOD_X]], object), "y": [1, 2]}, "lacks SVHN's X or y"),
         ({"X": GOOD_X, "y": [1, 2, 3]}, "3 labels for 2 images"),
         ({"X": GOOD_X, "y": [1.0, 2.0]}, "the labels are float64"),
@@ -171,7 +201,9 @@ def planes(images):
 
 def test_imagenet32_joins_its_batches_and_subtracts_nothing(tmp_path):
     images, labels = pictures(11), np.array([1000, *range(1, 11)])
-    for i in range(11):  # batch 10 comes after batch 9; a mean above the pixels must not make them wrap around
+    for i in range(
+        11
+    ):  # batch 10 comes after batch 9; a mean above the pixels must not make them wrap around
         mean = np.full(3072, 255.0)
         np.savez(
             tmp_path / f"train_data_batch_{i + 1}.npz",
@@ -195,14 +227,26 @@ GOOD_DATA = np.zeros((2, 3072), np.uint8)
         ({"data": GOOD_DATA}, "'labels' cannot be read"),
         ({"labels": [1, 2]}, "'data' cannot be read"),
         ({"data": GOOD_DATA.astype(np.int16), "labels": [1, 2]}, r"data is int16 \(2, 3072\)"),
-        ({"data": GOOD_DATA[:, 1:], "labels": [1, 2]}, r"data is uint8 \(2, 3071\), but images are uint8 \(2, 3072\)"),
-        ({"data": GOOD_DATA, "labels": [1, 2, 3]}, r"data is uint8 \(2, 3072\), but images are uint8 \(3, 3072\)"),
+        (
+            {"data": GOOD_DATA[:, 1:], "labels": [1, 2]},
+            r"data is uint8 \(2, 3071\), but images are uint8 \(2, 3072\)",
+        ),
+        (
+            {"data": GOOD_DATA, "labels": [1, 2, 3]},
+            r"data is uint8 \(2, 3072\), but images are uint8 \(3, 3072\)",
+        ),
         ({"data": GOOD_DATA, "labels": [[1, 2]]}, r"labels are int64 \(1, 2\)"),
         ({"data": GOOD_DATA[:0], "labels": np.empty(0, int)}, r"labels are int64 \(0,\)"),
         ({"data": GOOD_DATA, "labels": [0, 1]}, "labels from 0 to 1, expected 1 to 1000"),
         ({"data": GOOD_DATA, "labels": [1, 1001]}, "labels from 1 to 1001, expected 1 to 1000"),
-        ({"data": GOOD_DATA, "labels": np.array([1, 2], object)}, "'labels' cannot be read .*allow_pickle=False"),
-        ({"data": np.array([1, 2], object), "labels": [1, 2]}, "'data' cannot be read .*allow_pickle=False"),
+        (
+            {"data": GOOD_DATA, "labels": np.array([1, 2], object)},
+            "'labels' cannot be read .*allow_pickle=False",
+        ),
+        (
+            {"data": np.array([1, 2], object), "labels": [1, 2]},
+            "'data' cannot be read .*allow_pickle=False",
+        ),
     ],
 )
 def test_imagenet32_of_another_shape_or_kind(tmp_path, arrays, message):
@@ -218,7 +262,15 @@ def test_damaged_npz_files_are_told(tmp_path):
     flipped = bytearray(whole)
     flipped[len(whole) // 2] ^= 255  # zip files carry a checksum of their own
     pickled = np.lib.format.magic(1, 0) + b"rest"
-    for content in (b"", b"PK", whole[: len(whole) // 2], whole[:-1], bytes(flipped), b"\x80\x04N.", pickled):
+    for content in (
+        b"",
+        b"PK",
+        whole[: len(whole) // 2],
+        whole[:-1],
+        bytes(flipped),
+        b"\x80\x04N.",
+        pickled,
+    ):
         path.write_bytes(content)
         with pytest.raises(InputError, match=r"val_data\.npz: .*cannot be read"):
             imagenet32(tmp_path, "test")
@@ -260,7 +312,9 @@ def test_real_cifar100():
 def test_real_svhn():
     X, y = load_or_skip("svhn")
     assert X.shape[1:] == (32, 32, 3)
-    assert np.bincount(y).argmax() == 1  # house numbers begin with 1 more often than with anything else
+    assert (
+        np.bincount(y).argmax() == 1
+    )  # house numbers begin with 1 more often than with anything else
     assert len(np.unique(y)) == 10
 
 

@@ -28,17 +28,30 @@ def stored(transform, folder) -> InputTransform:
 
 
 def test_tables_are_standardised_and_one_hot_encoded(write, tmp_path):
-    data = read_file(write("candidates,x,colour,gone,flat\ncat,1,red,,5\ndog,3,blue,,5\ncat,,red,,5\ndog,5,,,5\n"))
+    data = read_file(
+        write(
+            "candidates,x,colour,gone,flat\ncat,1,red,,5\ndog,3,blue,,5\ncat,,red,,5\ndog,5,,,5\n"
+        )
+    )
     transform, X = fit_inputs(data)
     deviation = np.std([1, 3, 5])
-    assert transform.facts == {"numbers": ["x", "flat"], "categories": {"colour": ["", "blue", "red"]}}
+    assert transform.facts == {
+        "numbers": ["x", "flat"],
+        "categories": {"colour": ["", "blue", "red"]},
+    }
     assert X.dtype == np.float32
-    assert np.allclose(X[:, 0], [-2 / deviation, 0, 0, 2 / deviation]), "a missing number becomes the mean"
+    assert np.allclose(X[:, 0], [-2 / deviation, 0, 0, 2 / deviation]), (
+        "a missing number becomes the mean"
+    )
     assert X[:, 1].tolist() == [0, 0, 0, 0]
     assert X[:, 2:].tolist() == [[0, 0, 1], [0, 1, 0], [0, 0, 1], [1, 0, 0]]
     assert np.array_equal(stored(transform, tmp_path).apply(data), X)
-    later = read_examples(write("flat,colour,x\n5,green,3\n5,blue,1\n", "new.csv"), features="x,colour,flat")
-    assert np.allclose(stored(transform, tmp_path).apply(later), [[0, 0, 0, 0, 0], [-2 / deviation, 0, 0, 1, 0]])
+    later = read_examples(
+        write("flat,colour,x\n5,green,3\n5,blue,1\n", "new.csv"), features="x,colour,flat"
+    )
+    assert np.allclose(
+        stored(transform, tmp_path).apply(later), [[0, 0, 0, 0, 0], [-2 / deviation, 0, 0, 1, 0]]
+    )
 
 
 def test_rare_words_of_a_table_do_not_count(write):
@@ -50,13 +63,19 @@ def test_rare_words_of_a_table_do_not_count(write):
 
 def test_faults_of_tables_are_told(write):
     transform, _ = fit_inputs(read_file(write("candidates,x,y\ncat,1,a\ndog,2,b\n")))
-    with pytest.raises(InputError, match=r"new.csv lacks the column\(s\) 'y' that the model was trained on"):
+    with pytest.raises(
+        InputError, match=r"new.csv lacks the column\(s\) 'y' that the model was trained on"
+    ):
         transform.apply(read_examples(write("x\n1\n", "new.csv")))
-    with pytest.raises(InputError, match=r"row 2 .*, column 'x': 'many' is text; the model was trained on"):
+    with pytest.raises(
+        InputError, match=r"row 2 .*, column 'x': 'many' is text; the model was trained on"
+    ):
         transform.apply(read_examples(write("x,y\n1,a\nmany,a\n", "new.csv")))
     with pytest.raises(InputError, match=r"new.csv holds text; the model was trained on table"):
         transform.apply(read_examples(write("text\nmany words\n", "new.csv")))
-    with pytest.raises(InputError, match=r"new.csv, row 2 \(the header not counted\), id 2, column 'x': inf"):
+    with pytest.raises(
+        InputError, match=r"new.csv, row 2 \(the header not counted\), id 2, column 'x': inf"
+    ):
         transform.apply(read_examples(write("x,y\n1,a\ninf,b\n", "new.csv")))
     with pytest.raises(InputError, match=r"encoder 'resnet' is unknown\. There are: none, lite0"):
         fit_inputs(read_file(write("candidates,x\ncat,1\ndog,2\n")), encoder="resnet")
@@ -76,7 +95,9 @@ def test_text_becomes_tf_idf(write, tmp_path):
     assert X.dtype == np.float32
     again = stored(transform, tmp_path)
     assert np.array_equal(again.apply(data), X)
-    assert again.apply(read_examples(write("text\nunheard of\n", "new.csv"))).tolist() == [[0, 0, 0]]
+    assert again.apply(read_examples(write("text\nunheard of\n", "new.csv"))).tolist() == [
+        [0, 0, 0]
+    ]
     with pytest.raises(InputError, match="no words to learn from"):
         fit_inputs(read_file(write("candidates,text\ncat,?\n")))
 
@@ -94,7 +115,9 @@ def test_vectors_stay_as_they_are(tmp_path):
 def test_pixels(tmp_path, write):
     Image.new("L", (4, 3), 77).save(tmp_path / "a.png")
     Image.new("RGB", (8, 8), (1, 2, 3)).save(tmp_path / "b.png")
-    transform, X = fit_inputs(read_file(write("image,candidates\na.png,cat\nb.png,dog\n")), encoder="none")
+    transform, X = fit_inputs(
+        read_file(write("image,candidates\na.png,cat\nb.png,dog\n")), encoder="none"
+    )
     assert (X.shape, X.dtype) == ((2, 3, 4, 3), np.uint8)
     assert X[0].tolist() == [[[77] * 3] * 4] * 3
     assert X[1, 0, 0].tolist() == [1, 2, 3]

@@ -24,7 +24,10 @@ NONE = {"rows": 0, "columns": {}}
 
 def run(*arguments, code=0):
     done = subprocess.run(
-        [sys.executable, "-m", "candidly", "inspect", *map(str, arguments)], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "candidly", "inspect", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == code, done.stderr
     return done
@@ -51,9 +54,18 @@ def test_facts(path):
     assert facts["full_sets"] == facts["empty_sets"] == 0
     assert facts["never_proposed"] == ["bird"]
     assert facts["similar_names"] == [["cat", "Cat"], ["big dog", "bigdog"]]
-    assert facts["duplicates"] == {"rows": 4, "disjoint": 2, "disjoint_ids": [["a", "b"], ["d", "e"]]}
+    assert facts["duplicates"] == {
+        "rows": 4,
+        "disjoint": 2,
+        "disjoint_ids": [["a", "b"], ["d", "e"]],
+    }
     assert facts["truth"] == {"known": 4, "outside": 1, "no_class": 1}
-    assert facts["inputs"] == {"kind": "table", "columns": ["x", "colour"], "shape": None, "missing": NONE}
+    assert facts["inputs"] == {
+        "kind": "table",
+        "columns": ["x", "colour"],
+        "shape": None,
+        "missing": NONE,
+    }
     assert gather(read_file(path))["full_sets"] == 1, "without a class list there are six classes"
 
 
@@ -79,9 +91,13 @@ def test_the_command_tells_it(path):
 
 def test_options_and_annotators(tmp_path):
     path = tmp_path / "a.csv"
-    path.write_text("key,review,one,two\nx,fine;day,cat,dog\ny,rainy,dog;cat,\n".replace("fine;day", "fine day"))
+    path.write_text(
+        "key,review,one,two\nx,fine;day,cat,dog\ny,rainy,dog;cat,\n".replace("fine;day", "fine day")
+    )
     facts = json.loads(
-        run(path, "--labels", "one,two", "--id", "key", "--text", "review", "--sep", ";", "--json").stdout
+        run(
+            path, "--labels", "one,two", "--id", "key", "--text", "review", "--sep", ";", "--json"
+        ).stdout
     )
     assert facts["annotators"] == [{"name": "one", "answers": 2}, {"name": "two", "answers": 1}]
     assert facts["inputs"]["columns"] == ["review"]
@@ -92,7 +108,10 @@ def test_options_and_annotators(tmp_path):
     ("content", "words"),
     [
         ("candidates,x\ncat,1\n,2\n", "row 2 (the header not counted): the candidate set is empty"),
-        ("id,candidates\na,cat\na,dog\n", "row 2 (the header not counted): the id 'a' stands already in row 1"),
+        (
+            "id,candidates\na,cat\na,dog\n",
+            "row 2 (the header not counted): the id 'a' stands already in row 1",
+        ),
         ("a,b\n1,2\n", "has no column 'candidates'"),
         ("file_name,candidates\n../x.png,cat\n", "'../x.png' leads out of"),
     ],
@@ -112,12 +131,21 @@ def test_what_fit_would_refuse_or_fill_is_told(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text('candidates,x,colour\n"cat, dog",1,red\ncat,,\ndog,3,blue\n"cat/dog",,red\n')
     facts = gather(read_file(path))
-    assert facts["joined_names"] == [{"label": "cat, dog", "sep": ","}, {"label": "cat/dog", "sep": "/"}]
+    assert facts["joined_names"] == [
+        {"label": "cat, dog", "sep": ","},
+        {"label": "cat/dog", "sep": "/"},
+    ]
     assert facts["inputs"]["missing"] == {"rows": 2, "columns": {"x": 2, "colour": 1}}
     text = run(path).stdout
-    assert "'cat, dog' is one class, but 'cat' and 'dog' are classes, too: if it is several candidates" in text
+    assert (
+        "'cat, dog' is one class, but 'cat' and 'dog' are classes, too: if it is several candidates"
+        in text
+    )
     assert "read the file with --sep ','." in text
-    assert "2 rows lack a value (x 2, colour 1): `fit` takes the mean of a number, and a category of its own" in text
+    assert (
+        "2 rows lack a value (x 2, colour 1): `fit` takes the mean of a number, and a category of its own"
+        in text
+    )
     assert gather(read_file(path, sep=","))["joined_names"] == [{"label": "cat/dog", "sep": "/"}]
     path.write_text("candidates,x\ncat,1\n")
     text = run(path, "--sep", ";", "--labels", "candidates").stdout
@@ -128,8 +156,18 @@ def test_what_fit_would_refuse_or_fill_is_told(tmp_path):
 
 
 def test_one_set_and_no_truth_are_told_as_such(tmp_path):
-    result = [{"from_name": "t", "to_name": "text", "type": "choices", "value": {"choices": ["cat", "dog"]}}]
-    tasks = [{"id": i, "data": {"text": "w"}, "annotations": [{"completed_by": 1, "result": result}]} for i in (1, 2)]
+    result = [
+        {
+            "from_name": "t",
+            "to_name": "text",
+            "type": "choices",
+            "value": {"choices": ["cat", "dog"]},
+        }
+    ]
+    tasks = [
+        {"id": i, "data": {"text": "w"}, "annotations": [{"completed_by": 1, "result": result}]}
+        for i in (1, 2)
+    ]
     tasks[1]["annotations"][0]["result"] = [result[0] | {"value": {"choices": ["cat"]}}]
     (tmp_path / "a.json").write_text(json.dumps(tasks))
     text = run(tmp_path / "a.json").stdout
@@ -151,7 +189,8 @@ def evil(tmp_path):
     """A file whose name, header, ids and classes hold escape sequences."""
     path = tmp_path / f"{EVIL}.csv"
     path.write_text(
-        f"id,candidates,x{EVIL},y\na{EVIL},cat{EVIL}|[red],1,2\nb{EVIL},<b>bold</b>,1,2\n", encoding="utf-8"
+        f"id,candidates,x{EVIL},y\na{EVIL},cat{EVIL}|[red],1,2\nb{EVIL},<b>bold</b>,1,2\n",
+        encoding="utf-8",
     )
     return path
 
@@ -201,7 +240,9 @@ def test_names_cannot_command_the_terminal_in_json(evil):
 
 
 def test_json_has_other_names_as_they_are(tmp_path):
-    (tmp_path / "a.csv").write_text("candidates,x\nKäse|猫,1\n\U0001f408\U000e0041,2\n", encoding="utf-8")
+    (tmp_path / "a.csv").write_text(
+        "candidates,x\nKäse|猫,1\n\U0001f408\U000e0041,2\n", encoding="utf-8"
+    )
     text = run(tmp_path / "a.csv", "--json").stdout
     assert "Käse" in text
     assert "猫" in text
@@ -242,7 +283,9 @@ def test_similar_names():
 
 
 def test_duplicates_of_every_kind(tmp_path):
-    (tmp_path / "a.csv").write_text("candidates,text\ncat,same words here\ndog,same words here\ncat,other\n")
+    (tmp_path / "a.csv").write_text(
+        "candidates,text\ncat,same words here\ndog,same words here\ncat,other\n"
+    )
     expected = {"rows": 2, "disjoint": 1, "disjoint_ids": [[1, 2]]}
     assert gather(read_file(tmp_path / "a.csv"))["duplicates"] == expected
     S = np.array([[1, 0], [0, 1], [1, 0]])
@@ -267,7 +310,9 @@ def test_disjoint_pairs_are_those_of_a_naive_search(classes):
     mask[~mask.any(axis=1), 0] = True
     group = rng.integers(60, size=300)
     expected = {
-        int(group[i]) for i, j in combinations(range(300), 2) if group[i] == group[j] and not (mask[i] & mask[j]).any()
+        int(group[i])
+        for i, j in combinations(range(300), 2)
+        if group[i] == group[j] and not (mask[i] & mask[j]).any()
     }
     pairs = disjoint_pairs(CandidateSets(mask), group)
     assert 0 < len(expected) < 60
@@ -285,7 +330,9 @@ def test_disjoint_pairs_need_not_hold_the_smallest_set():
     assert disjoint_pairs(sets, np.arange(5)) == []
 
 
-@pytest.mark.parametrize(("cell", "pairs"), [("c{0}", [[1, 2]]), ("z|c{0}", []), ("z|c{1}|d{2}", [])])
+@pytest.mark.parametrize(
+    ("cell", "pairs"), [("c{0}", [[1, 2]]), ("z|c{0}", []), ("z|c{1}|d{2}", [])]
+)
 def test_many_different_sets_of_one_input_take_linear_time(tmp_path, cell, pairs):
     rows = [f"{cell.format(i, i % 300, i // 300)},1\n" for i in range(50_000)]
     (tmp_path / "a.csv").write_text("candidates,x\n" + "".join(rows))

@@ -27,7 +27,9 @@ def table(path, n=60):
 
 def start(folder, *arguments):
     command = [sys.executable, "-m", "candidly", *arguments]
-    return subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
 
 
 def finish(folder, *arguments):
@@ -55,7 +57,11 @@ def campaign(folder, make, *arguments):
     assert finish(folder, *arguments)[0] == 0
     took, whole = time.monotonic() - began, names(folder)
     added = [name for name in whole if name not in untouched]
-    contents = {name: comparable(folder / name) for name in added if name.endswith((".csv", ".jsonl", ".npz"))}
+    contents = {
+        name: comparable(folder / name)
+        for name in added
+        if name.endswith((".csv", ".jsonl", ".npz"))
+    }
     for _ in range(KILLS):
         for name in sorted(added, reverse=True):
             path = folder / name
@@ -72,7 +78,16 @@ def campaign(folder, make, *arguments):
 
 
 def test_audit(tmp_path):
-    campaign(tmp_path, lambda folder: table(folder / "a.csv"), "audit", "a.csv", "--probs", "p.npy", "--out", "run")
+    campaign(
+        tmp_path,
+        lambda folder: table(folder / "a.csv"),
+        "audit",
+        "a.csv",
+        "--probs",
+        "p.npy",
+        "--out",
+        "run",
+    )
 
 
 def test_fit(tmp_path):

@@ -22,4 +22,7 @@ def test_old_paths_are_views_of_the_new_ones(old):
 def test_old_paths_load_nothing_by_themselves():
     loaded = "print('torch' in sys.modules)"
     code = f"import candidly.train, sys; {loaded}; candidly.train.fit; {loaded}"
-    assert subprocess.check_output([sys.executable, "-c", code], text=True).split() == ["False", "True"]
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).split() == [
+        "False",
+        "True",
+    ]

@@ -41,8 +41,12 @@ def by_loop(formula, *arrays):
 
 
 def test_soft_ce_by_hand():
-    targets = torch.tensor([[0.5, 0.0, 0.5], [0.0, 1.0, 0.0], [2.0, 0.0, 1.0]])  # the last one sums to 3
-    close(losses.soft_ce(P.log() + 7, targets), [-math.log(0.1) / 2, -math.log(0.1), 5 * math.log(2)])
+    targets = torch.tensor(
+        [[0.5, 0.0, 0.5], [0.0, 1.0, 0.0], [2.0, 0.0, 1.0]]
+    )  # the last one sums to 3
+    close(
+        losses.soft_ce(P.log() + 7, targets), [-math.log(0.1) / 2, -math.log(0.1), 5 * math.log(2)]
+    )
 
 
 def test_cc_by_hand():
@@ -55,7 +59,9 @@ def test_leveraged_by_hand():
     inside, outside = 0.2 * 0.5 + 0.5 * 0.75, 0.3 * 0.75
     for leverage in (0.0, 1.0, 2.0):
         close(losses.leveraged(logits, weights, Y[:1], leverage), [inside + leverage * outside])
-    close(losses.leveraged(logits, weights, ~Y[:1], 2.0), [0.3 * 0.25 + 2 * (0.2 * 0.5 + 0.5 * 0.25)])
+    close(
+        losses.leveraged(logits, weights, ~Y[:1], 2.0), [0.3 * 0.25 + 2 * (0.2 * 0.5 + 0.5 * 0.25)]
+    )
 
 
 def test_negative_ce_by_hand():
@@ -72,16 +78,28 @@ def test_supcon_by_hand():
     q = torch.tensor([[1.0, 0.0]])
     keys = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, -1.0]])
     labels, own = torch.tensor([7]), torch.tensor([0])
-    total = math.log(1 + math.exp(-2) + 1)  # cosines 0, -1 and 0 at temperature 0.5; the anchor itself does not count
-    close(losses.supcon(q, labels, [(keys, torch.tensor([7, 7, 7, 0]))], own, 0.5), [(total + (total + 2)) / 2])
-    close(losses.supcon(q, labels, [(keys, torch.tensor([7, 1, 2, 0]))], own, 0.5), [0])  # no positives
+    total = math.log(
+        1 + math.exp(-2) + 1
+    )  # cosines 0, -1 and 0 at temperature 0.5; the anchor itself does not count
+    close(
+        losses.supcon(q, labels, [(keys, torch.tensor([7, 7, 7, 0]))], own, 0.5),
+        [(total + (total + 2)) / 2],
+    )
+    close(
+        losses.supcon(q, labels, [(keys, torch.tensor([7, 1, 2, 0]))], own, 0.5), [0]
+    )  # no positives
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_losses_equal_the_naive_loop(seed):
     g, y, w = random_case(seed)
-    close(losses.soft_ce(g, w), by_loop(lambda g, w: -sum(wj * v for wj, v in zip(w, log_p(g), strict=True)), g, w))
-    mass = by_loop(lambda g, y: sum(math.exp(v) for v, yj in zip(log_p(g), y, strict=True) if yj), g, y)
+    close(
+        losses.soft_ce(g, w),
+        by_loop(lambda g, w: -sum(wj * v for wj, v in zip(w, log_p(g), strict=True)), g, w),
+    )
+    mass = by_loop(
+        lambda g, y: sum(math.exp(v) for v, yj in zip(log_p(g), y, strict=True) if yj), g, y
+    )
     close(losses.cc(g, y), [-math.log(m) for m in mass])
 
     def leveraged(g, w, y):
@@ -93,7 +111,9 @@ def test_losses_equal_the_naive_loop(seed):
     close(losses.leveraged(g, w, y, 1.7), by_loop(leveraged, g, w, y))
 
     def negative(g, y):
-        return -sum(math.log(1 - math.exp(v) + 1e-7) for v, yj in zip(log_p(g), y, strict=True) if not yj)
+        return -sum(
+            math.log(1 - math.exp(v) + 1e-7) for v, yj in zip(log_p(g), y, strict=True) if not yj
+        )
 
     close(losses.negative_ce(g, y), by_loop(negative, g, y))
     t = w * y / (w * y).sum(-1, keepdim=True)
@@ -107,7 +127,9 @@ def test_losses_equal_the_naive_loop(seed):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_supcon_equals_the_naive_loop(seed):
     rng = torch.Generator().manual_seed(seed)
-    keys = torch.nn.functional.normalize(torch.randn(9, 4, generator=rng, dtype=torch.float64), dim=-1)
+    keys = torch.nn.functional.normalize(
+        torch.randn(9, 4, generator=rng, dtype=torch.float64), dim=-1
+    )
     key_labels = torch.randint(0, 3, (9,), generator=rng)
     own = torch.tensor([2, 5, 0])
     q, labels = keys[own].clone().requires_grad_(), key_labels[own]
@@ -115,7 +137,11 @@ def test_supcon_equals_the_naive_loop(seed):
     def naive(i):
         scores = [float(q[i].detach() @ keys[j]) / 0.3 for j in range(9)]
         total = sum(math.exp(scores[j]) for j in range(9) if j != own[i])
-        logs = [scores[j] - math.log(total) for j in range(9) if j != own[i] and key_labels[j] == labels[i]]
+        logs = [
+            scores[j] - math.log(total)
+            for j in range(9)
+            if j != own[i] and key_labels[j] == labels[i]
+        ]
         return -sum(logs) / len(logs) if logs else 0.0
 
     for cut in (9, 6):  # the contrasts in one group or in two
@@ -128,8 +154,14 @@ def test_supcon_equals_the_naive_loop(seed):
 
 def test_supcon_of_one_anchor_alone_in_its_group():
     q = torch.tensor([[1.0, 0.0]], requires_grad=True)
-    keys, same, other = torch.tensor([[0.0, 1.0], [1.0, 0.0]]), torch.tensor([3]), torch.tensor([3, 4])
-    loss = losses.supcon(q, same, [(q, same), (keys, other), (keys[:0], other[:0])], torch.tensor([0]), 0.5)
+    keys, same, other = (
+        torch.tensor([[0.0, 1.0], [1.0, 0.0]]),
+        torch.tensor([3]),
+        torch.tensor([3, 4]),
+    )
+    loss = losses.supcon(
+        q, same, [(q, same), (keys, other), (keys[:0], other[:0])], torch.tensor([0]), 0.5
+    )
     close(loss.detach(), [math.log(1 + math.exp(2))])
     loss.sum().backward()
     assert q.grad.isfinite().all()
@@ -189,7 +221,10 @@ def test_negative_ce_of_a_certain_non_candidate_is_capped():
 
 
 def test_partition_is_the_logsumexp_of_all_products_and_so_is_its_gradient():
-    q, keys = (torch.randn(n, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(n)) for n in (4, 7))
+    q, keys = (
+        torch.randn(n, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(n))
+        for n in (4, 7)
+    )
     q.requires_grad_()
     expected = (q @ keys.T).logsumexp(-1)
     torch.testing.assert_close(losses.Partition.apply(q, keys), expected)

@@ -83,13 +83,17 @@ def test_singletons_reduce_to_cross_entropy(name):
     model = build_net("mlp", (laws.D,), laws.C)
     batch = laws.hand_batch(name, candidates)
     losses = laws.started(name, model, candidates, epoch=0).loss(model, batch)
-    torch.testing.assert_close(losses, F.cross_entropy(model(batch.views[0]), labels, reduction="none"))
+    torch.testing.assert_close(
+        losses, F.cross_entropy(model(batch.views[0]), labels, reduction="none")
+    )
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_plain_module_without_features_trains(name):
     X, sets, _ = laws.table()
-    model = torch.nn.Sequential(torch.nn.Linear(laws.D, 8), torch.nn.ReLU(), torch.nn.Linear(8, laws.C))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(laws.D, 8), torch.nn.ReLU(), torch.nn.Linear(8, laws.C)
+    )
     history = laws.fit(model, X, sets, laws.make(name), epochs=2, batch_size=8).history
     assert len(history) == 2
 
@@ -115,16 +119,27 @@ def test_a_subclass_has_the_settings_of_its_parent():
 
 def test_a_method_without_anything_declares_nothing():
     method = Tempered()
-    assert (method.selection, method.scores, method.rates, method.candidates) == (None, None, None, None)
+    assert (method.selection, method.scores, method.rates, method.candidates) == (
+        None,
+        None,
+        None,
+        None,
+    )
     assert (method.warming, method.row_names, method.views) == (False, (), None)
 
 
 @pytest.mark.parametrize(
     ("point", "reason"),
     [
-        (EntryPoint("cc", "candidly.methods.proden:PRODEN", GROUP), "there is already a method of this name"),
+        (
+            EntryPoint("cc", "candidly.methods.proden:PRODEN", GROUP),
+            "there is already a method of this name",
+        ),
         (EntryPoint("gone", "no_such_package:Method", GROUP), "No module named 'no_such_package'"),
-        (EntryPoint("odd", "math:pi", GROUP), "3.14.* is not a subclass of candidly.methods.Method"),
+        (
+            EntryPoint("odd", "math:pi", GROUP),
+            "3.14.* is not a subclass of candidly.methods.Method",
+        ),
     ],
 )
 def test_methods_that_cannot_be_used_are_left_out(point, reason):
@@ -166,7 +181,9 @@ def other_package(tmp_path):
 def test_a_method_of_another_package_works_everywhere(other_package, tmp_path):
     def python(*arguments):
         command = [sys.executable, *map(str, arguments)]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=other_package, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, cwd=tmp_path, env=other_package, check=False
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -175,11 +192,33 @@ def test_a_method_of_another_package_works_everywhere(other_package, tmp_path):
     assert "weight=0.5" in listed
     rows = [f"{i},{'ab'[i % 2]},{i % 2},{i}" for i in range(20)]
     (tmp_path / "a.csv").write_text("\n".join(["id,candidates,x,y", *rows]))
-    options = ("--method", "halves", "--set", "weight=0.25", "--epochs", 1, "--folds", 2, "--out", "run")
+    options = (
+        "--method",
+        "halves",
+        "--set",
+        "weight=0.25",
+        "--epochs",
+        1,
+        "--folds",
+        2,
+        "--out",
+        "run",
+    )
     python("-m", "candidly", "fit", "a.csv", *options)
     assert "method halves" in (tmp_path / "run" / "report.html").read_text()
     cells = ("--cells", "digits q=0.1 tau=0.2*", "--seeds", 1)
-    table = python("-m", "candidly", "bench", "run", "table1", "--scale", "digits", *cells, "--methods", "halves")
+    table = python(
+        "-m",
+        "candidly",
+        "bench",
+        "run",
+        "table1",
+        "--scale",
+        "digits",
+        *cells,
+        "--methods",
+        "halves",
+    )
     assert "| halves | nothing |" in table
     code = (
         "from candidly import PartialLabelClassifier as C; m = C('halves', weight=0.75, epochs=1, calibrate=0);"

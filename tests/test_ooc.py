@@ -17,14 +17,25 @@ from candidly.methods.proden import PRODEN
 from candidly.sets import CandidateSets
 from candidly.training.trainer import fit
 
-N, C, EPOCHS = 40, 4, 12  # driven by hand, of a training of 80 epochs: its warm-up of 0.1 is 8 epochs
+N, C, EPOCHS = (
+    40,
+    4,
+    12,
+)  # driven by hand, of a training of 80 epochs: its warm-up of 0.1 is 8 epochs
 COUNTS = CLOSED, OPEN = 9, 12
 RATES = Rates(CLOSED / N, OPEN / N)
 
 PRESETS = {  # the words of docs/method.md, to be compared with those of the source
     "paper": {"recursive": True, "overlap": False, "T": 1.0, "random_from": "candidates"},
     "robust": {"overlap": False, "openness": "confidence"},
-    "gradual": {"overlap": False, "openness": "confidence", "ramp": 50, "eta": 0.5, "recursive": True, "T": 1.0},
+    "gradual": {
+        "overlap": False,
+        "openness": "confidence",
+        "ramp": 50,
+        "eta": 0.5,
+        "recursive": True,
+        "T": 1.0,
+    },
 }
 ABLATIONS = {
     "w/o LD": {"LD": False},
@@ -51,7 +62,9 @@ OTHERS = [  # settings of OOC, and the same in the words of the naive version
 @pytest.fixture(autouse=True)
 def _double_precision(request):
     """All but the real trainings compute in double precision, so that rankings and losses can be compared closely."""
-    torch.set_default_dtype(torch.float32 if "single_precision" in request.fixturenames else torch.float64)
+    torch.set_default_dtype(
+        torch.float32 if "single_precision" in request.fixturenames else torch.float64
+    )
     yield
     torch.set_default_dtype(torch.float32)
 
@@ -66,7 +79,10 @@ class Script(nn.Module):
 
     def __init__(self, logits):
         super().__init__()
-        self.logits, self.epoch = nn.Parameter(torch.tensor(logits)), 0  # (epochs, views, rows, classes)
+        self.logits, self.epoch = (
+            nn.Parameter(torch.tensor(logits)),
+            0,
+        )  # (epochs, views, rows, classes)
 
     def forward(self, x):
         return self.logits[self.epoch, x[:, 0], x[:, 1]]
@@ -90,28 +106,39 @@ class Story:
         self.model = Script(self.logits)
 
     def batch(self, epoch, rows):
-        numbers = iter([torch.tensor(self.uniforms[epoch][rows])])  # one draw: a second one would fail
+        numbers = iter(
+            [torch.tensor(self.uniforms[epoch][rows])]
+        )  # one draw: a second one would fail
 
         def uniform(width):
             assert width == C
             return next(numbers)
 
         views = tuple(torch.tensor([(v, i) for i in rows]) for v in range(self.logits.shape[1]))
-        return Batch(index=torch.tensor(rows), views=views, candidates=torch.tensor(self.cand[rows]), uniform=uniform)
+        return Batch(
+            index=torch.tensor(rows),
+            views=views,
+            candidates=torch.tensor(self.cand[rows]),
+            uniform=uniform,
+        )
 
     def tell(self, method, epochs=range(EPOCHS), predict_all=None):
         """Drive a method as the trainer does: yields (losses of each batch, gradient by the logits) of each epoch."""
         for epoch in epochs:
             self.model.epoch, self.model.logits.grad = epoch, None
             method.epoch_start(epoch, predict_all or (lambda e=epoch: torch.tensor(self.plain[e])))
-            losses = [method.loss(self.model, self.batch(epoch, rows)) for rows in self.batches[epoch]]
+            losses = [
+                method.loss(self.model, self.batch(epoch, rows)) for rows in self.batches[epoch]
+            ]
             torch.cat(losses).sum().backward()
             yield losses, self.model.logits.grad[epoch]
 
     def naive(self, **settings):
         parts = (self.cand, self.plain, self.logits, self.batches, self.uniforms)
         return naive.out_of_candidate(
-            *(part.tolist() if hasattr(part, "tolist") else part for part in parts), COUNTS, **settings
+            *(part.tolist() if hasattr(part, "tolist") else part for part in parts),
+            COUNTS,
+            **settings,
         )
 
     def gradient(self, epoch, targets):
@@ -184,16 +211,21 @@ def test_the_story_visits_every_case():
     assert closed & opened
     assert set(range(N)) - normal - closed - opened
     recursive, robust, mean = (
-        [*story.naive(**s)][-1][1] for s in (PRESETS["paper"], PRESETS["robust"], ABLATIONS["w/o WCE"])
+        [*story.naive(**s)][-1][1]
+        for s in (PRESETS["paper"], PRESETS["robust"], ABLATIONS["w/o WCE"])
     )
     assert len({*map(str, (recursive, robust, mean, (normal, closed, opened)))}) == 4
-    assert any(min(u[y]) >= 0.5 for u, y in zip(story.uniforms[-1], story.cand, strict=True))  # nothing drawn
+    assert any(
+        min(u[y]) >= 0.5 for u, y in zip(story.uniforms[-1], story.cand, strict=True)
+    )  # nothing drawn
 
 
 def test_without_label_disambiguation_nothing_is_evaluated():
     story = Story()
     method = started(OOC(rates=RATES, **OOC.ABLATIONS["w/o LD"]), story)
-    for _ in story.tell(method, predict_all=lambda: pytest.fail("evaluated for an unused selection")):
+    for _ in story.tell(
+        method, predict_all=lambda: pytest.fail("evaluated for an unused selection")
+    ):
         assert method.selection is None
 
 
@@ -240,12 +272,18 @@ BY_HAND = {
 
 def four_examples(method, cand=((0, 1), (0,), (0, 1), (0, 1))):
     """Losses of the table above in the first epoch, without warm-up."""
-    logits, mask = torch.tensor(PROBS).log(), torch.tensor([[j in row for j in range(4)] for row in cand])
+    logits, mask = (
+        torch.tensor(PROBS).log(),
+        torch.tensor([[j in row for j in range(4)] for row in cand]),
+    )
     model = nn.Identity()
     method.setup(model, mask, torch.Generator())
     method.epoch_start(0, lambda: logits)
     uniform = torch.tensor([[0.6, 0.4, 0.9, 0.1]] * 4)
-    return method.loss(model, Batch(index=torch.arange(4), views=(logits,), candidates=mask, uniform=lambda _: uniform))
+    return method.loss(
+        model,
+        Batch(index=torch.arange(4), views=(logits,), candidates=mask, uniform=lambda _: uniform),
+    )
 
 
 @pytest.mark.parametrize("preset", BY_HAND)
@@ -259,7 +297,9 @@ def test_total_loss_by_hand(preset):
 
 
 def test_a_full_set_has_no_reversed_target():
-    losses = four_examples(OOC(rates=Rates(1.0, 0.0), warmup=0), cand=((0, 1, 2, 3), (0,), (0, 1), (0, 1)))
+    losses = four_examples(
+        OOC(rates=Rates(1.0, 0.0), warmup=0), cand=((0, 1, 2, 3), (0,), (0, 1), (0, 1))
+    )
     assert losses[0] == 0
     assert (losses[1:] > 0).all()
 
@@ -281,7 +321,8 @@ def test_a_full_set_is_normal_by_surprise_but_may_be_open_by_confidence():
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("warmup", -3), ("temperature", 0.0), ("alpha", -1.0), ("beta", float("nan"))]
+    ("name", "value"),
+    [("warmup", -3), ("temperature", 0.0), ("alpha", -1.0), ("beta", float("nan"))],
 )
 def test_impossible_numbers_are_refused(name, value):
     with pytest.raises(InputError, match=f"{name}={value}: expected a number of at least"):
@@ -298,12 +339,25 @@ def small_table():
 def trained(method, scheme, epochs=4):
     """State after a real training; batch norm and dropout would show any pass or draw too many."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 5))
+    model = nn.Sequential(
+        nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 5)
+    )
     X, cand = small_table()
     fitted = fit(
-        model, X, cand, method, scheme=scheme, seed=3, device="cpu", epochs=epochs, batch_size=16, progress=False
+        model,
+        X,
+        cand,
+        method,
+        scheme=scheme,
+        seed=3,
+        device="cpu",
+        epochs=epochs,
+        batch_size=16,
+        progress=False,
     )
-    return {**fitted.model.state_dict(), "confidence": method.confidence}, [row["loss"] for row in fitted.history]
+    return {**fitted.model.state_dict(), "confidence": method.confidence}, [
+        row["loss"] for row in fitted.history
+    ]
 
 
 @pytest.mark.usefixtures("single_precision")
@@ -350,7 +404,11 @@ def test_sizes_follow_the_rates(overlap):
     story = Story()
     method = started(OOC(rates=Rates.from_tau(0.2, 0.4), warmup=0, overlap=overlap), story)
     method.epoch_start(0, lambda: torch.tensor(story.plain[0]))
-    assert [int(mask.sum()) for mask in method.selection] == [40 - 6 - 11, 6, 11]  # 40/7 = 5.7 and 80/7 = 11.4
+    assert [int(mask.sum()) for mask in method.selection] == [
+        40 - 6 - 11,
+        6,
+        11,
+    ]  # 40/7 = 5.7 and 80/7 = 11.4
 
 
 def test_without_rates_all_examples_are_normal():
@@ -369,20 +427,31 @@ def test_without_rates_all_examples_are_normal():
     ],
 )
 def test_a_bad_choice_is_refused_with_the_good_ones(name, choices):
-    with pytest.raises(InputError, match=f"^{name} 'wodden' is unknown.*There are: {', '.join(choices)}"):
+    with pytest.raises(
+        InputError, match=f"^{name} 'wodden' is unknown.*There are: {', '.join(choices)}"
+    ):
         OOC(**{name: "wodden"})
     for choice in choices:
         OOC(**{name: choice})
 
 
-TOLD = (set(range(0, 40, 2)) - {8}, {1, 5, 9, 21}, {3, 8, 13, 17, 20})  # as no ranking would; 20 twice, 7 nowhere
+TOLD = (
+    set(range(0, 40, 2)) - {8},
+    {1, 5, 9, 21},
+    {3, 8, 13, 17, 20},
+)  # as no ranking would; 20 twice, 7 nowhere
 
 
 @pytest.mark.parametrize("preset", [None, "paper"])
 @pytest.mark.parametrize("make", [np.array, torch.tensor], ids=["numpy", "torch"])
 def test_the_oracle_trains_with_the_selection_it_is_told(make, preset):
     masks = Selection(*(make([i in group for i in range(N)]) for group in TOLD))
-    agree(Oracle(masks, rates=RATES, **OOC.PRESETS.get(preset, {})), Story(), told=TOLD, **PRESETS.get(preset, {}))
+    agree(
+        Oracle(masks, rates=RATES, **OOC.PRESETS.get(preset, {})),
+        Story(),
+        told=TOLD,
+        **PRESETS.get(preset, {}),
+    )
 
 
 def test_the_oracle_needs_no_outputs():

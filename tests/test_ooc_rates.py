@@ -59,7 +59,9 @@ def asked(monkeypatch):
 
 
 def test_the_rates_are_estimated_when_the_warm_up_ends_refreshed_once_and_logged(monkeypatch):
-    answers = iter([types.SimpleNamespace(closed=0.2, open=0.3), types.SimpleNamespace(closed=0.1, open=0.2)])
+    answers = iter(
+        [types.SimpleNamespace(closed=0.2, open=0.3), types.SimpleNamespace(closed=0.1, open=0.2)]
+    )
     monkeypatch.setattr("candidly.methods.ooc.estimate_rates", lambda *args, **given: next(answers))
     X, sets, _ = laws.table()
     monkeypatch.setattr(OOC, "FEW", 10)
@@ -76,7 +78,9 @@ def test_the_estimate_is_made_from_outputs_for_unseen_rows(asked):
     """Noise can be learnt by heart, but not foretold."""
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(300, 20)), rng.integers(2, size=300)
-    fitted = fit(build_net("mlp", (20,), 2), X, y, OOC(rates="auto", warmup=40), epochs=41, batch_size=32)
+    fitted = fit(
+        build_net("mlp", (20,), 2), X, y, OOC(rates="auto", warmup=40), epochs=41, batch_size=32
+    )
     assert np.mean(asked[0].argmax(1) == y) == pytest.approx(0.5, abs=0.1)
     assert np.mean(fitted.predictor.predict(X) == y) > 0.9
 
@@ -88,11 +92,20 @@ def test_the_twins_change_nothing_but_the_rates(monkeypatch):
     monkeypatch.setattr("candidly.methods.ooc.estimate_rates", lambda *args, **given: answer)
     X, sets, _ = laws.table()
     told, found = (
-        fit(build_net("mlp", (laws.D,), laws.C), X, sets, OOC(rates=rates, warmup=2), epochs=5, batch_size=8)
+        fit(
+            build_net("mlp", (laws.D,), laws.C),
+            X,
+            sets,
+            OOC(rates=rates, warmup=2),
+            epochs=5,
+            batch_size=8,
+        )
         for rates in (Rates(0.2, 0.2), "auto")
     )
     laws.assert_same(told.model, found.model)
-    assert [row["loss"] for row in told.history] == pytest.approx([row["loss"] for row in found.history], abs=1e-6)
+    assert [row["loss"] for row in told.history] == pytest.approx(
+        [row["loss"] for row in found.history], abs=1e-6
+    )
 
 
 def test_full_sets_have_no_outside(asked, monkeypatch):
@@ -110,6 +123,8 @@ def test_given_rates_are_not_logged():
 
 def test_auto_by_name():
     assert make_method("ooc", "robust", parse_settings("ooc", ["rates=auto"])).given == "auto"
-    assert make_method("ooc", None, parse_settings("ooc", ["rates=0.1,0.2"])).rates == Rates(0.1, 0.2)
+    assert make_method("ooc", None, parse_settings("ooc", ["rates=0.1,0.2"])).rates == Rates(
+        0.1, 0.2
+    )
     with pytest.raises(InputError, match="rates='automatic': expected 'auto', or Rates"):
         OOC(rates="automatic")

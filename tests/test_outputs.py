@@ -33,7 +33,9 @@ def test_an_array_is_mapped_and_told_apart_by_its_values(tmp_path, data):
 
 
 def test_npz_by_name_and_with_classes_and_ids(tmp_path, data):
-    path = saved(tmp_path / "p.npz", probs=PROBS[::-1], classes=["dog", "bird", "cat"], id=["c", "b", "a"])
+    path = saved(
+        tmp_path / "p.npz", probs=PROBS[::-1], classes=["dog", "bird", "cat"], id=["c", "b", "a"]
+    )
     values, logits = read_outputs_file(path, data)
     assert values.tolist() == PROBS[:, [1, 2, 0]].tolist()
     assert not logits
@@ -58,9 +60,18 @@ def test_columns_are_matched_by_name_and_rows_by_id(tmp_path, data, form):
         ("cat,dog,bird\n1,0,0\n", "has 1 rows, but"),
         ("id,cat,dog,bird\na,1,0,0\nb,1,0,0\nd,0,0,1\n", "has no row for the id 'c'"),
         ("id,cat,dog,bird\na,1,0,0\na,1,0,0\nc,0,0,1\n", "the id 'a' stands twice"),
-        ("cat,dog,bird\n1,0,0\n0.5,0.2,0.2\n1,0,0\n", "row 2 (counting from 1): the values sum to 0.9"),
-        ("cat,dog,bird\n1,0,0\n1,,0\n1,0,0\n", "row 2 (counting from 1), column 'dog': nan is no finite number"),
-        ("cat,dog,bird\n1,0,0\n1,x,0\n1,0,0\n", "row 2 (the header not counted), column 'dog': 'x' is no number"),
+        (
+            "cat,dog,bird\n1,0,0\n0.5,0.2,0.2\n1,0,0\n",
+            "row 2 (counting from 1): the values sum to 0.9",
+        ),
+        (
+            "cat,dog,bird\n1,0,0\n1,,0\n1,0,0\n",
+            "row 2 (counting from 1), column 'dog': nan is no finite number",
+        ),
+        (
+            "cat,dog,bird\n1,0,0\n1,x,0\n1,0,0\n",
+            "row 2 (the header not counted), column 'dog': 'x' is no number",
+        ),
     ],
 )
 def test_what_does_not_fit_is_named(tmp_path, data, content, words):
@@ -84,7 +95,10 @@ def test_one_wrong_row_does_not_make_logits_of_probabilities(tmp_path):
     P[6] = [-0.1, 0.6, 0.5]
     with pytest.raises(InputError) as error:
         read_outputs_file(*many(tmp_path, P))
-    assert "m.npy, row 7 (counting from 1): the values sum to 1, the least is -0.1 (-0.1, 0.6, 0.5)" in str(error.value)
+    assert (
+        "m.npy, row 7 (counting from 1): the values sum to 1, the least is -0.1 (-0.1, 0.6, 0.5)"
+        in str(error.value)
+    )
     assert "19 of 20 rows are such probabilities: correct the others." in str(error.value)
     assert read_outputs_file(*many(tmp_path, np.log(np.abs(P))))[1], "logits are still logits"
     P[:3] = [2, -1, 0]
@@ -93,7 +107,9 @@ def test_one_wrong_row_does_not_make_logits_of_probabilities(tmp_path):
 
 def test_percentages_are_refused(tmp_path):
     P = np.tile([70.0, 20.0, 10.0], (20, 1))
-    with pytest.raises(InputError, match=r"row 1 .*: the values sum to 100, .* percentages: divide them by 100"):
+    with pytest.raises(
+        InputError, match=r"row 1 .*: the values sum to 100, .* percentages: divide them by 100"
+    ):
         read_outputs_file(*many(tmp_path, P))
     data = many(tmp_path, P)[1]
     with pytest.raises(InputError, match="divide them by 100"):
@@ -104,7 +120,9 @@ def test_percentages_are_refused(tmp_path):
 def test_rows_are_named_as_the_file_has_them(tmp_path, data):
     path = tmp_path / "p.csv"
     path.write_text("id,cat,dog,bird\nc,1,0,0\nb,0.5,0.2,0.2\na,0,0,1\n")
-    with pytest.raises(InputError, match=r"row 2 .* sum to 0.9, the least is 0.2 \(0.5, 0.2, 0.2\)"):
+    with pytest.raises(
+        InputError, match=r"row 2 .* sum to 0.9, the least is 0.2 \(0.5, 0.2, 0.2\)"
+    ):
         read_outputs_file(path, data)
 
 

@@ -24,7 +24,9 @@ def folder(tmp_path):
 
 
 def table(folder, *names, candidates="cat|dog"):
-    (folder / "metadata.csv").write_text("file_name,candidates\n" + "".join(f"{n},{candidates}\n" for n in names))
+    (folder / "metadata.csv").write_text(
+        "file_name,candidates\n" + "".join(f"{n},{candidates}\n" for n in names)
+    )
     return folder
 
 
@@ -34,7 +36,9 @@ def test_a_folder_with_a_table(folder):
     assert [path.name for path in data.inputs] == ["a.png", "b.png"]
     assert data.source.path == folder / "metadata.csv"
     (folder / "metadata.csv").unlink()
-    (folder / "metadata.jsonl").write_text('{"file_name": "images/b.png", "candidates": ["cat"], "id": "x"}\n')
+    (folder / "metadata.jsonl").write_text(
+        '{"file_name": "images/b.png", "candidates": ["cat"], "id": "x"}\n'
+    )
     data = read_file(folder)
     assert [path.name for path in data.inputs] == ["b.png"]
     assert data.ids.tolist() == ["x"]
@@ -50,12 +54,16 @@ def test_names_may_be_absolute_inside_the_folder(folder):
 
 
 @pytest.mark.parametrize(
-    "name", ["../secret.png", "images/../../secret.png", "/etc/passwd", "link.png", "door/secret.png"]
+    "name",
+    ["../secret.png", "images/../../secret.png", "/etc/passwd", "link.png", "door/secret.png"],
 )
 def test_names_that_lead_out_are_refused(folder, name):
     (folder / "link.png").symlink_to(folder.parent / "secret.png")
     (folder / "door").symlink_to(folder.parent, target_is_directory=True)
-    with pytest.raises(InputError, match=rf"metadata.csv, row 2 \(the header not counted\), .*'{name}' leads out of"):
+    with pytest.raises(
+        InputError,
+        match=rf"metadata.csv, row 2 \(the header not counted\), .*'{name}' leads out of",
+    ):
         read_file(table(folder, "images/a.png", name))
 
 
@@ -89,7 +97,18 @@ def test_other_names_are_told(folder, name, words):
         (Image.new("LA", (1, 1), (7, 0)), (255, 255, 255)),
         (Image.new("P", (1, 1), 0), (0, 0, 0)),
     ],
-    ids=["rgb", "grey", "bits", "16 bits, white", "16 bits", "alpha", "transparent", "veil", "grey, alpha", "palette"],
+    ids=[
+        "rgb",
+        "grey",
+        "bits",
+        "16 bits, white",
+        "16 bits",
+        "alpha",
+        "transparent",
+        "veil",
+        "grey, alpha",
+        "palette",
+    ],
 )
 def test_pixels(tmp_path, image, expected):
     image.save(tmp_path / "a.png")
@@ -118,11 +137,16 @@ def test_cmyk_rotation_and_resizing(tmp_path):
 
 def huge_png(width: int, height: int) -> bytes:
     def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
 
     head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     return (
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(bytes(9000))) + chunk(b"IEND", b"")
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", head)
+        + chunk(b"IDAT", zlib.compress(bytes(9000)))
+        + chunk(b"IEND", b"")
     )
 
 
@@ -130,7 +154,9 @@ def huge_png(width: int, height: int) -> bytes:
 def test_an_image_of_10_gigapixels_is_refused_by_its_header(tmp_path, size, recwarn):
     path = tmp_path / "huge.png"
     path.write_bytes(huge_png(*size))
-    with pytest.raises(InputError, match=r"huge.png (is too large|has 12000 x 12000 pixels; at most 100,000,000)"):
+    with pytest.raises(
+        InputError, match=r"huge.png (is too large|has 12000 x 12000 pixels; at most 100,000,000)"
+    ):
         load_image(path)
     assert not recwarn.list
 
@@ -160,7 +186,9 @@ def test_what_is_no_image_is_told(tmp_path, content):
 
 def test_broken_images_are_told(tmp_path):
     path = tmp_path / "a.png"
-    Image.fromarray(np.random.default_rng(0).integers(256, size=(50, 50, 3), dtype=np.uint8)).save(path)
+    Image.fromarray(np.random.default_rng(0).integers(256, size=(50, 50, 3), dtype=np.uint8)).save(
+        path
+    )
     path.write_bytes(path.read_bytes()[:2000])
     with pytest.raises(InputError, match=r"a.png is a broken image"):
         load_image(path)

@@ -15,7 +15,9 @@ from candidly.tensors.nets import build_net
 from candidly.tensors.precision import Lowered, require_bfloat16
 from candidly.training.trainer import fit, make_scheme
 
-works = pytest.mark.skipif(bool(precision._ended_by()), reason="bfloat16 ends the process on this processor")
+works = pytest.mark.skipif(
+    bool(precision._ended_by()), reason="bfloat16 ends the process on this processor"
+)
 
 
 class Spy(nn.Module):
@@ -117,7 +119,9 @@ def test_a_training_that_cannot_start_leaves_no_hook(trouble):
 
     X, sets, _ = laws.table()
     model = build_net("mlp", (laws.D,), laws.C)
-    method, changes = (Choosy(), {}) if trouble == "method" else ("cc", {"momentum": 0.0})  # Nesterov's needs some
+    method, changes = (
+        (Choosy(), {}) if trouble == "method" else ("cc", {"momentum": 0.0})
+    )  # Nesterov's needs some
     with pytest.raises(ValueError, match=r"not these|[Nn]esterov"):
         fit(model, X, sets, method, precision="bfloat16", **changes)
     assert not model.features._forward_hooks
@@ -125,11 +129,14 @@ def test_a_training_that_cannot_start_leaves_no_hook(trouble):
 
 
 def test_a_processor_that_refuses_is_told_instead_of_a_crash(monkeypatch):
-    monkeypatch.setattr(precision, "TRIAL", "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
+    monkeypatch.setattr(
+        precision, "TRIAL", "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
+    )
     precision._ended_by.cache_clear()
     try:
         with pytest.raises(
-            InputError, match=r"precision='bfloat16' cannot be used .* ended with SIGILL. Use 'float32'"
+            InputError,
+            match=r"precision='bfloat16' cannot be used .* ended with SIGILL. Use 'float32'",
         ):
             require_bfloat16(torch.device("cpu"))
         require_bfloat16(torch.device("meta"))  # no processor, no trial
@@ -138,7 +145,9 @@ def test_a_processor_that_refuses_is_told_instead_of_a_crash(monkeypatch):
 
 
 def test_unknown_precisions_are_refused():
-    with pytest.raises(InputError, match=r"precision 'float16' is unknown. .* There are: float32, bfloat16"):
+    with pytest.raises(
+        InputError, match=r"precision 'float16' is unknown. .* There are: float32, bfloat16"
+    ):
         make_scheme("fast", precision="float16")
 
 

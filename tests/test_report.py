@@ -22,7 +22,14 @@ from candidly.report.previews import previews
 CHROMIUM = Path("/usr/bin/chromium")
 EVIL = "<script>window.pwned=1</script>"
 IMAGE = '"><img src=x onerror="window.pwned=2">'
-CLASSES = [EVIL, IMAGE, "</script><script>window.pwned=3</script>", "{{ 7 * 7 }}", "javascript:alert(1)", "ünï"]
+CLASSES = [
+    EVIL,
+    IMAGE,
+    "</script><script>window.pwned=3</script>",
+    "{{ 7 * 7 }}",
+    "javascript:alert(1)",
+    "ünï",
+]
 
 
 def find(n=400, classes=CLASSES):
@@ -41,8 +48,15 @@ def find(n=400, classes=CLASSES):
     for entries in facts["suspects"].values():
         for entry in entries:
             entry["preview"] = {"text": f"a secret of {entry['row']} {EVIL}"}
-    facts |= {"file": f"{EVIL}.csv", "inputs": "text", "remarks": [EVIL], "made": {"Command": IMAGE}}
-    epochs = [{"epoch": e, "loss": 1 / e, "rate_closed": 0.1, "rate_open": 0.01 * e} for e in range(1, 6)]
+    facts |= {
+        "file": f"{EVIL}.csv",
+        "inputs": "text",
+        "remarks": [EVIL],
+        "made": {"Command": IMAGE},
+    }
+    epochs = [
+        {"epoch": e, "loss": 1 / e, "rate_closed": 0.1, "rate_open": 0.01 * e} for e in range(1, 6)
+    ]
     return json.loads(json.dumps(facts | {"history": epochs}))
 
 
@@ -124,7 +138,8 @@ def test_no_rows_leaves_private_data_out(findings):
 
 def test_what_is_not_known_is_not_drawn(findings):
     people = [
-        {name: value for name, value in entry.items() if name != "true_outside"} for entry in findings["annotators"]
+        {name: value for name, value in entry.items() if name != "true_outside"}
+        for entry in findings["annotators"]
     ]
     assert "By the truth column" in render(findings)
     assert "By the truth column" not in render(findings | {"annotators": people})
@@ -163,7 +178,9 @@ def test_previews(tmp_path):
     assert seen[0]["image"].startswith("data:image/jpeg;base64,")
     assert len(seen[0]["image"]) < 4000
     assert seen[1] == {}
-    (tmp_path / "b.csv").write_text(f"candidates,text\ncat,{'word ' * 200}\ndog,two\n  words\n".replace("two\n", "two"))
+    (tmp_path / "b.csv").write_text(
+        f"candidates,text\ncat,{'word ' * 200}\ndog,two\n  words\n".replace("two\n", "two")
+    )
     seen = previews(read_file(tmp_path / "b.csv"), [0, 1])
     assert len(seen[0]["text"]) == 400
     assert seen[1]["text"] == "two words"
@@ -173,7 +190,9 @@ def test_previews(tmp_path):
     assert (first[0]["name"], first[0]["value"], first[0]["z"]) == ("x", "50", 9.8)
     assert first[1:] == [{"name": "colour", "value": "blue", "z": None}], "y is missing there"
     np.savez(tmp_path / "d.npz", X=np.zeros((2, 8, 8), dtype=np.uint8), S=np.eye(2))
-    assert previews(read_file(tmp_path / "d.npz"), [1])[1]["image"].startswith("data:image/png;base64,")
+    assert previews(read_file(tmp_path / "d.npz"), [1])[1]["image"].startswith(
+        "data:image/png;base64,"
+    )
     frame = pd.DataFrame({"embedding": [[0.0, 1.0], [0.0, 3.0]], "candidates": [["a"], ["b"]]})
     frame.to_parquet(tmp_path / "e.parquet")
     values = previews(read_file(tmp_path / "e.parquet"), [1])[1]["values"]
@@ -186,16 +205,22 @@ def test_in_a_browser(page, tmp_path):
     (tmp_path / "report.html").write_text(page)
     told = []
     with playwright.sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox", "--disable-gpu"])
+        browser = p.chromium.launch(
+            executable_path=str(CHROMIUM), args=["--no-sandbox", "--disable-gpu"]
+        )
         tab = browser.new_page(viewport={"width": 390, "height": 800})
         tab.on("console", lambda message: told.append(message.text))
         tab.on("pageerror", lambda error: told.append(str(error)))
         tab.goto((tmp_path / "report.html").as_uri())
         drawn = "[...document.querySelectorAll('.chart')].every(c => c.querySelector('svg path, svg line'))"
         tab.wait_for_function(drawn, timeout=30_000)
-        points = tab.evaluate("document.querySelectorAll('#chart-losses svg .mark-symbol path').length")
+        points = tab.evaluate(
+            "document.querySelectorAll('#chart-losses svg .mark-symbol path').length"
+        )
         assert points >= 400
-        assert tab.evaluate("document.documentElement.scrollWidth") <= 390, "a phone need not scroll sideways"
+        assert tab.evaluate("document.documentElement.scrollWidth") <= 390, (
+            "a phone need not scroll sideways"
+        )
         cell = "[...document.querySelectorAll('#class-table tbody tr')].map(r => Number(r.cells[1].dataset.value))"
         tab.click("#class-table thead th:nth-child(2) button")
         falling = tab.evaluate(cell)

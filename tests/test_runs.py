@@ -55,7 +55,9 @@ def annotated(path, n=500):
         writer = csv.writer(file)
         writer.writerow(["id", "good", "wide", "bad", "label", *(f"f{j}" for j in range(6))])
         for i in range(n):
-            good, second, bad = (CLASSES[j] for j in (told[i], also[i], 1 if mixed_up[i] else told[i]))
+            good, second, bad = (
+                CLASSES[j] for j in (told[i], also[i], 1 if mixed_up[i] else told[i])
+            )
             cells = [good if i % 5 else "", f"{good}|{second}", bad, CLASSES[y[i]]]
             writer.writerow([f"=row-{i}", *cells, *X[i].round(3)])
     return y, (told != y) & (also != y) & ~(mixed_up & (y == 1))
@@ -91,7 +93,11 @@ def test_fit_finds_the_rows_and_tells(fitted):
     assert quality["outside"] == pytest.approx(outside.mean())
     assert quality["accuracy"] > 0.9
     assert quality["ap_outside"] > 0.8
-    assert findings["shares"]["outside"]["low"] <= outside.mean() <= findings["shares"]["outside"]["high"]
+    assert (
+        findings["shares"]["outside"]["low"]
+        <= outside.mean()
+        <= findings["shares"]["outside"]["high"]
+    )
     assert "truth outside the candidates" in done.stdout
     assert f"average precision of finding them: {quality['ap_outside']:.3f}" in done.stdout
     assert "candidly export run --out FILE" in done.stdout
@@ -103,7 +109,8 @@ def test_fit_finds_the_rows_and_tells(fitted):
 def test_annotators_are_told_apart(fitted):
     folder, done, _, _ = fitted
     people = {
-        entry["name"]: entry for entry in json.loads((folder / "run" / "findings.json").read_text())["annotators"]
+        entry["name"]: entry
+        for entry in json.loads((folder / "run" / "findings.json").read_text())["annotators"]
     }
     assert people["good"]["answers"] == 400
     assert people["wide"]["width"] == 2
@@ -117,10 +124,20 @@ def test_annotators_are_told_apart(fitted):
 def test_tables_hold_all_rows(fitted):
     folder = fitted[0]
     audit = pd.read_parquet(folder / "run" / "audit.parquet")
-    columns = ["id", "verdict", "p_normal", "p_closed", "p_open", "suggested_label", "suggested_probability"]
+    columns = [
+        "id",
+        "verdict",
+        "p_normal",
+        "p_closed",
+        "p_open",
+        "suggested_label",
+        "suggested_probability",
+    ]
     assert list(audit) == [*columns, "inside_loss", "outside_loss", "candidates"]
     assert len(audit) == 500
-    assert audit[["p_normal", "p_closed", "p_open"]].sum(axis=1).tolist() == pytest.approx([1] * 500)
+    assert audit[["p_normal", "p_closed", "p_open"]].sum(axis=1).tolist() == pytest.approx(
+        [1] * 500
+    )
     sets = read_file(folder / "a.csv", labels="good,wide,bad").sets
     assert [tuple(row) for row in audit["candidates"]] == list(sets)
     written = pd.read_csv(folder / "run" / "audit.csv")
@@ -130,8 +147,15 @@ def test_tables_hold_all_rows(fitted):
 
 
 def test_much_is_seen_fewer_times_and_pixels_by_a_quick_net():
-    rows = {n: np.broadcast_to(np.float32(0), (n, 3)) for n in (50_000, 100_000, 200_000, 5_000_000)}
-    assert [Training().sized(X) for X in rows.values()] == [{}, {"epochs": 10}, {"epochs": 5}, {"epochs": 5}]
+    rows = {
+        n: np.broadcast_to(np.float32(0), (n, 3)) for n in (50_000, 100_000, 200_000, 5_000_000)
+    }
+    assert [Training().sized(X) for X in rows.values()] == [
+        {},
+        {"epochs": 10},
+        {"epochs": 5},
+        {"epochs": 5},
+    ]
     assert Training(epochs=7).sized(rows[200_000]) == {}
     images = [np.broadcast_to(np.uint8(0), (n, 8, 8, 3)) for n in (500, 1500, 60_000)]
     assert [Training().sized(X)["epochs"] for X in images] == [20, 10, 5]
@@ -142,7 +166,9 @@ def test_few_pixels_are_learnt():
     X, y = load_digits(n_class=6, return_X_y=True)
     images, training = (15.9 * X).astype(np.uint8).reshape(-1, 8, 8), Training()
     sets, truth = candidly.corrupt(y[:400], 6, q=0.1, tau1=0.0, tau2=0.0, seed=0)
-    model = training.model().set_params(**training.sized(images[:400])).fit(images[truth.source], sets)
+    model = (
+        training.model().set_params(**training.sized(images[:400])).fit(images[truth.source], sets)
+    )
     assert len(model.history_) == 20
     assert model.score(images[400:], y[400:]) > 0.8
 
@@ -158,12 +184,25 @@ def test_the_model_predicts_and_rejects(fitted):
     assert list(plain) == ["id", "label", "probability"]
     assert (plain["label"][:150] == np.array(CLASSES)[y[:150]]).mean() > 0.9
     done = json.loads(
-        run("predict", "run", "new.csv", "--out", "p.parquet", "--reject", "0.1", "--json", cwd=folder).stdout
+        run(
+            "predict",
+            "run",
+            "new.csv",
+            "--out",
+            "p.parquet",
+            "--reject",
+            "0.1",
+            "--json",
+            cwd=folder,
+        ).stdout
     )
     rejected = pd.read_parquet(folder / "p.parquet")["label"] == "none of the classes"
     assert done["labels"]["none of the classes"] == rejected.sum()
     assert rejected[150:].mean() > rejected[:150].mean()
-    assert "exists already" in run("predict", "run", "new.csv", "--out", "plain.csv", cwd=folder, code=2).stderr
+    assert (
+        "exists already"
+        in run("predict", "run", "new.csv", "--out", "plain.csv", cwd=folder, code=2).stderr
+    )
     frame.drop(columns="f2").to_csv(folder / "less.csv", index=False)
     message = run("predict", "run", "less.csv", "--out", "x.csv", cwd=folder, code=2).stderr
     assert message.startswith("candidly: less.csv: column 'f2' is unknown.")
@@ -173,11 +212,28 @@ def test_the_model_predicts_and_rejects(fitted):
 def test_a_model_of_annotators_rows_predicts_such_rows(tmp_path):
     X, y = clusters(90, 0)
     names = ["ant", "bee", "cat", "dog", "emu", "fox"]
-    rows = [f"{i},{who},{names[y[i]]},{','.join(map(str, X[i].round(3)))}" for i in range(90) for who in ("ann", "bob")]
+    rows = [
+        f"{i},{who},{names[y[i]]},{','.join(map(str, X[i].round(3)))}"
+        for i in range(90)
+        for who in ("ann", "bob")
+    ]
     (tmp_path / "long.csv").write_text("\n".join(["key,who,said,a,b,c,d,e,f", *rows]) + "\n")
-    options = ["--labels", "said", "--annotator", "who", "--id", "key", "--folds", "2", "--epochs", "15"]
+    options = [
+        "--labels",
+        "said",
+        "--annotator",
+        "who",
+        "--id",
+        "key",
+        "--folds",
+        "2",
+        "--epochs",
+        "15",
+    ]
     run("fit", "long.csv", *options, "--out", "run", cwd=tmp_path)
-    done = json.loads(run("predict", "run", "long.csv", "--out", "p.csv", "--json", cwd=tmp_path).stdout)
+    done = json.loads(
+        run("predict", "run", "long.csv", "--out", "p.csv", "--json", cwd=tmp_path).stdout
+    )
     assert done["rows"] == 90
     found = pd.read_csv(tmp_path / "p.csv")
     assert found["id"].tolist() == list(range(90))
@@ -192,7 +248,10 @@ def test_export_corrects_the_sets(fitted):
     assert closed.sum() > 10
     told = run("export", "run", "--out", "better.csv", cwd=folder).stdout
     assert f"{closed.sum()} of them corrected, {gone.sum()} left out" in told
-    better, old = read_file(folder / "better.csv").sets, read_file(folder / "a.csv", labels="good,wide,bad").sets
+    better, old = (
+        read_file(folder / "better.csv").sets,
+        read_file(folder / "a.csv", labels="good,wide,bad").sets,
+    )
     assert len(better) == 500 - gone.sum()
     kept = np.flatnonzero(~gone)
     for labels, row in zip(better, kept, strict=True):
@@ -200,7 +259,10 @@ def test_export_corrects_the_sets(fitted):
         assert {*labels} == {*old[int(row)]} | extra
     truth = np.array(CLASSES)[y]
     hits = [truth[row] in labels for labels, row in zip(better, kept, strict=True)]
-    assert np.mean(hits) > np.mean([label in labels for label, labels in zip(truth, old, strict=True)]) + 0.05
+    assert (
+        np.mean(hits)
+        > np.mean([label in labels for label, labels in zip(truth, old, strict=True)]) + 0.05
+    )
     assert (folder / "a.csv").read_bytes() == before
     assert "never overwritten" in run("export", "run", "--out", "a.csv", cwd=folder, code=2).stderr
 
@@ -208,7 +270,9 @@ def test_export_corrects_the_sets(fitted):
 def test_export_refuses_another_input(fitted, tmp_path):
     folder = fitted[0]
     (tmp_path / "b.csv").write_text((folder / "a.csv").read_text().replace("ant", "aunt", 1))
-    message = run("export", folder / "run", "--input", tmp_path / "b.csv", "--out", tmp_path / "c.csv", code=2).stderr
+    message = run(
+        "export", folder / "run", "--input", tmp_path / "b.csv", "--out", tmp_path / "c.csv", code=2
+    ).stderr
     assert "b.csv is not the file that" in message
     assert "--input FILE" in message
     wrong = run("export", folder / "run", "--out", tmp_path / "c.npz", code=2).stderr
@@ -250,15 +314,22 @@ def test_audit_needs_no_training_and_no_torch(tmp_path):
     assert done.stderr.splitlines()[-1] == "False 1"
     assert "of the rows have their truth outside their candidates, more than 2.0%" in done.stderr
     found = json.loads(done.stdout)
-    expected = candidly.audit(read_file(tmp_path / "a.csv", labels="good,wide,bad").sets, np.load(tmp_path / "p.npy"))
+    expected = candidly.audit(
+        read_file(tmp_path / "a.csv", labels="good,wide,bad").sets, np.load(tmp_path / "p.npy")
+    )
     written = pd.read_parquet(tmp_path / "run" / "audit.parquet")
-    assert written["p_closed"].tolist() == expected["p_closed"].tolist(), "the audit is that of the library"
+    assert written["p_closed"].tolist() == expected["p_closed"].tolist(), (
+        "the audit is that of the library"
+    )
     assert found["evaluation"]["ap_outside"] > 0.7
     assert found["shares"]["outside"]["low"] <= outside.mean() <= found["shares"]["outside"]["high"]
     assert found["run"] == "run"
     assert "points" not in found
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == FILES
-    assert "has no model" in run("predict", "run", "a.csv", "--out", "x.csv", cwd=tmp_path, code=2).stderr
+    assert (
+        "has no model"
+        in run("predict", "run", "a.csv", "--out", "x.csv", cwd=tmp_path, code=2).stderr
+    )
     page = (tmp_path / "run" / "report.html").read_text()
     assert str(run("report", "run", "--no-rows", cwd=tmp_path).stdout).strip() == "run/report.html"
     private = (tmp_path / "run" / "report.html").read_text()
@@ -310,16 +381,25 @@ def test_export_says_where_images_are_found(tmp_path):
     run("audit", "a.csv", "--probs", "p.npy", "--out", "run", cwd=tmp_path)
     (tmp_path / "sub").mkdir()
     told = run("export", "run", "--out", "sub/b.csv", "--keep-open", cwd=tmp_path).stdout
-    assert f"the images of b.csv are named as seen from {tmp_path}: move it there to read it again." in told
+    assert (
+        f"the images of b.csv are named as seen from {tmp_path}: move it there to read it again."
+        in told
+    )
     (tmp_path / "sub" / "b.csv").rename(tmp_path / "moved.csv")
     assert list(read_file(tmp_path / "moved.csv").sets) == [("cat",), ("dog",)]
-    done = json.loads(run("export", "run", "--out", "b.csv", "--keep-open", "--json", cwd=tmp_path).stdout)
+    done = json.loads(
+        run("export", "run", "--out", "b.csv", "--keep-open", "--json", cwd=tmp_path).stdout
+    )
     assert (done["rows"], done["notes"]) == (2, [])
 
 
 def label_studio(path, n=120):
     """Three annotators of tasks with text; the second answers every fifth task wrongly, and so does the third."""
-    words = {"sun": "bright warm summer beach", "rain": "wet grey umbrella cloud", "snow": "cold white ski winter"}
+    words = {
+        "sun": "bright warm summer beach",
+        "rain": "wet grey umbrella cloud",
+        "snow": "cold white ski winter",
+    }
     names, rng, tasks = [*words], np.random.default_rng(0), []
     for i in range(n):
         y = i % 3
@@ -339,7 +419,12 @@ def label_studio(path, n=120):
 
 
 def _choice(label):
-    return {"from_name": "weather", "to_name": "text", "type": "choices", "value": {"choices": [label]}}
+    return {
+        "from_name": "weather",
+        "to_name": "text",
+        "type": "choices",
+        "value": {"choices": [label]},
+    }
 
 
 def test_label_studio_gets_predictions_with_scores(tmp_path):
@@ -368,15 +453,31 @@ def test_label_studio_gets_predictions_with_scores(tmp_path):
 @pytest.mark.parametrize(
     ("content", "options", "words"),
     [
-        ("candidates,x\ncat,1\n,2\n", [], "a.csv, row 2 (the header not counted): the candidate set is empty"),
+        (
+            "candidates,x\ncat,1\n,2\n",
+            [],
+            "a.csv, row 2 (the header not counted): the candidate set is empty",
+        ),
         ("candidates,x\ncat,1\ncat,2\n", [], "a.csv: the only class is 'cat'"),
         ("candidates\ncat\ndog\n", [], "holds labels but nothing to learn from"),
-        ("candidates,x\ncat,1\ndog,2\n", [], "a.csv holds 2 rows, too few for 5 folds: use --folds 2"),
+        (
+            "candidates,x\ncat,1\ndog,2\n",
+            [],
+            "a.csv holds 2 rows, too few for 5 folds: use --folds 2",
+        ),
         ("candidates,x\ncat|dog,1\n", [], "a.csv holds 1 row: at least two are needed"),
-        ("candidates,x\ncat,1\ndog,2\n", ["--folds", "2", "--encoder", "resnet"], "encoder 'resnet' is unknown"),
+        (
+            "candidates,x\ncat,1\ndog,2\n",
+            ["--folds", "2", "--encoder", "resnet"],
+            "encoder 'resnet' is unknown",
+        ),
         ("candidates,x\ncat,1\ndog,2\n", ["--method", "podren"], "Did you mean 'proden'?"),
         ("candidates,x\ncat,1\ndog,2\n", ["--set", "alhpa=1"], "Did you mean 'alpha'?"),
-        ("candidates,x\ncat,1\ndog,2\n", ["--epochs", "many"], "'many' is neither a number nor auto"),
+        (
+            "candidates,x\ncat,1\ndog,2\n",
+            ["--epochs", "many"],
+            "'many' is neither a number nor auto",
+        ),
         ("candidates,image\ncat,../x.png\ndog,y.png\n", [], "'../x.png' leads out of"),
         (
             "candidates,image\ncat,a.csv\ndog,a.csv\n",
@@ -398,7 +499,18 @@ def test_bad_outputs_leave_nothing(tmp_path):
     P = np.load(tmp_path / "p.npy")
     P[7, 2] = np.nan
     np.save(tmp_path / "p.npy", P)
-    done = run("audit", "a.csv", "--labels", "good,wide,bad", "--probs", "p.npy", "--out", "run", cwd=tmp_path, code=2)
+    done = run(
+        "audit",
+        "a.csv",
+        "--labels",
+        "good,wide,bad",
+        "--probs",
+        "p.npy",
+        "--out",
+        "run",
+        cwd=tmp_path,
+        code=2,
+    )
     assert "p.npy, row 8 (counting from 1), column 3: nan is no finite number" in done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "p.npy"]
 
@@ -435,7 +547,10 @@ def test_what_is_no_run_is_not_taken_for_one(tmp_path):
     assert "SHA256SUMS cannot be read" in run("report", tmp_path, code=2).stderr
     with writing(tmp_path / "other", {"job": "bench"}):
         pass
-    assert "was not written by `candidly fit`" in run("export", tmp_path / "other", "--out", "x.csv", code=2).stderr
+    assert (
+        "was not written by `candidly fit`"
+        in run("export", tmp_path / "other", "--out", "x.csv", code=2).stderr
+    )
 
 
 @pytest.mark.parametrize("command", ["fit", "audit", "report", "predict", "export"])

@@ -80,7 +80,9 @@ def test_all_mass_on_one_side_is_no_surprise(make):
 def test_open_set_scores_by_hand(make):
     logits = make(np.array([[1.0, 2.0, 3.0], [0.0, 0.0, -math.inf]]))
     np.testing.assert_allclose(scores.doubt(make(np.log(P))), -np.log([0.5, 0.8, 0.5]))
-    np.testing.assert_allclose(scores.energy(logits), [-math.log(math.e + math.e**2 + math.e**3), -math.log(2)])
+    np.testing.assert_allclose(
+        scores.energy(logits), [-math.log(math.e + math.e**2 + math.e**3), -math.log(2)]
+    )
 
 
 @both
@@ -90,18 +92,26 @@ def test_disambiguate_by_hand(make):
     sharp = scores.disambiguate(make(P), make(Y), 0.5)
     np.testing.assert_allclose(sharp[0], [25 / 29, 0, 4 / 29])
     reversed_ = scores.disambiguate(make(P), ~make(Y))
-    np.testing.assert_allclose(reversed_, [[0, 1, 0], [0, 0, 1], [0, 0, 0]])  # a full set has no reverse
+    np.testing.assert_allclose(
+        reversed_, [[0, 1, 0], [0, 0, 1], [0, 0, 0]]
+    )  # a full set has no reverse
 
 
 @both
 def test_disambiguate_without_mass_shares_equally(make):
-    p, cand = make(np.array([[0.0, 0.0, 1.0]], dtype=np.float16)), make(np.array([[True, True, False]]))
+    p, cand = (
+        make(np.array([[0.0, 0.0, 1.0]], dtype=np.float16)),
+        make(np.array([[True, True, False]])),
+    )
     np.testing.assert_array_equal(scores.disambiguate(p, cand, 0.5), [[0.5, 0.5, 0]])
 
 
 @both
 def test_disambiguate_survives_underflow_in_half_precision(make):
-    p, cand = make(np.array([[6e-8, 6e-8, 1.0]], dtype=np.float16)), make(np.array([[True, True, False]]))
+    p, cand = (
+        make(np.array([[6e-8, 6e-8, 1.0]], dtype=np.float16)),
+        make(np.array([[True, True, False]])),
+    )
     np.testing.assert_array_equal(scores.disambiguate(p, cand, 0.1), [[0.5, 0.5, 0]])
 
 
@@ -109,7 +119,9 @@ def test_disambiguate_survives_underflow_in_half_precision(make):
 @pytest.mark.parametrize("name", ["wooden_losses", "mean_losses", "entropy_losses"])
 def test_half_precision_stays_half_and_close(make, name):
     log_probs = make(np.log(P).astype(np.float16))
-    for low, high in zip(getattr(scores, name)(log_probs, make(Y)), getattr(scores, name)(np.log(P), Y), strict=True):
+    for low, high in zip(
+        getattr(scores, name)(log_probs, make(Y)), getattr(scores, name)(np.log(P), Y), strict=True
+    ):
         assert "float16" in str(low.dtype)
         np.testing.assert_allclose(np.asarray(low, dtype=float), high, rtol=5e-3)
 
@@ -131,11 +143,15 @@ def test_one_class_only(make):
 def test_random_targets_by_hand(make):
     uniform = make(np.array([[0.1, 0.9, 0.4], [0.8, 0.7, 0.9], [0.1, 0.6, 0.2]]))
     allowed = make(np.array([[True, True, True], [True, True, True], [False, True, True]]))
-    np.testing.assert_allclose(scores.random_targets(uniform, allowed), [[0.5, 0, 0.5], [0, 1, 0], [0, 0, 1]])
+    np.testing.assert_allclose(
+        scores.random_targets(uniform, allowed), [[0.5, 0, 0.5], [0, 1, 0], [0, 0, 1]]
+    )
 
 
 def test_random_targets_draw_each_label_half_the_time():
-    targets = scores.random_targets(np.random.default_rng(0).random((40_000, 4)), np.ones((40_000, 4), dtype=bool))
+    targets = scores.random_targets(
+        np.random.default_rng(0).random((40_000, 4)), np.ones((40_000, 4), dtype=bool)
+    )
     np.testing.assert_allclose(targets.sum(1), 1)
     expected = 0.5 + 0.5**4 / 4  # an empty draw gets one label
     np.testing.assert_allclose((targets > 0).mean(0), expected, atol=0.01)
@@ -149,7 +165,9 @@ def test_losses_equal_the_naive_loop(make, name, case):
     log_probs = scores.log_softmax(logits)
     got = scores.LOSSES[name](make(log_probs), make(cand))
     expected = [getattr(naive, name)(p, y) for p, y in zip(log_probs, cand, strict=True)]
-    np.testing.assert_allclose(np.stack([np.asarray(g) for g in got], 1), expected, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(
+        np.stack([np.asarray(g) for g in got], 1), expected, rtol=1e-6, atol=1e-9
+    )
 
 
 @both
@@ -178,4 +196,6 @@ def test_masking_equals_removing(case):
 def test_the_least_wooden_loss_is_the_doubt(case):
     logits, cand = case
     log_probs = scores.log_softmax(logits)
-    np.testing.assert_allclose(np.minimum(*scores.wooden_losses(log_probs, cand)), scores.doubt(log_probs))
+    np.testing.assert_allclose(
+        np.minimum(*scores.wooden_losses(log_probs, cand)), scores.doubt(log_probs)
+    )

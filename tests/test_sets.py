@@ -115,7 +115,9 @@ def test_one_label_per_row_is_a_set_of_one(form):
 def test_sep():
     assert list(CandidateSets(["a;b", "c"], sep=";")) == [("a", "b"), ("c",)]
     assert list(CandidateSets(["a|b", "c "], sep=None)) == [("a|b",), ("c ",)]
-    assert list(CandidateSets([["a|b"], ["c"]])) == [("a|b",), ("c",)], "labels inside a list are never split"
+    assert list(CandidateSets([["a|b"], ["c"]])) == [("a|b",), ("c",)], (
+        "labels inside a list are never split"
+    )
 
 
 @pytest.mark.parametrize(
@@ -153,7 +155,9 @@ def test_integers_are_positions_only_if_the_class_list_holds_none():
     assert CandidateSets([[0, "a"]], ["a", 0])[0] == ("a", 0)
 
 
-@pytest.mark.parametrize(("c", "dtype"), [(256, np.uint8), (257, np.uint16), (65536, np.uint16), (65537, np.int32)])
+@pytest.mark.parametrize(
+    ("c", "dtype"), [(256, np.uint8), (257, np.uint16), (65536, np.uint16), (65537, np.int32)]
+)
 def test_smallest_index_type(c, dtype):
     built = CandidateSets([[0, c - 1], [c // 2]], c)
     assert built.indices.dtype == dtype
@@ -173,9 +177,17 @@ NAN = float("nan")
         ([[], []], None, r"row 0: the candidate set is empty \(2 such"),
         (["cat", " "], NAMES, "row 1: the candidate set is empty"),
         (MATRIX * [[1], [0], [1], [1]], None, "row 1: the candidate set is empty"),
-        (sparse.csr_matrix(MATRIX * [[1], [1], [0], [1]]), None, "row 2: the candidate set is empty"),
+        (
+            sparse.csr_matrix(MATRIX * [[1], [1], [0], [1]]),
+            None,
+            "row 2: the candidate set is empty",
+        ),
         (pd.DataFrame(MATRIX * 0, columns=NAMES), None, "row 0: the candidate set is empty"),
-        ([["cat"], ["dog", "fish"]], NAMES, r"row 1: label 'fish' .* 3 classes \['cat', 'dog', 'bird'\]"),
+        (
+            [["cat"], ["dog", "fish"]],
+            NAMES,
+            r"row 1: label 'fish' .* 3 classes \['cat', 'dog', 'bird'\]",
+        ),
         (["cat", "dog|fish"], NAMES, "row 1: label 'fish'"),
         (np.array([0, 1, 7]), 3, "row 2: label 7"),
         ([[0], [1, -1]], 3, "row 1: label -1"),
@@ -203,13 +215,33 @@ NAN = float("nan")
         ([[True, False]], None, r"row 0: True .* np\.array\(sets\)"),
         ([[1, 0, 1], [0, 1, 0]], NAMES, r"lists of 3 entries .* np\.array\(sets\)"),
         (np.array([[0, 1], [1, 2]]), None, r"row 1, column 1 \(class 1\): the entry is 2,"),
-        (np.array([[0, 1], [0.5, 1]]), ["a", "b"], r"row 1, column 0 \(class 'a'\): the entry is 0.5"),
+        (
+            np.array([[0, 1], [0.5, 1]]),
+            ["a", "b"],
+            r"row 1, column 0 \(class 'a'\): the entry is 0.5",
+        ),
         (np.array([[0, 1], [NAN, 1]]), None, "row 1, column 0 .*: the entry is nan"),
         (np.array([[0, 1], [-1, 1]]), None, "row 1, column 0 .*: the entry is -1"),
-        (sparse.csr_matrix(MATRIX * [[1], [1], [3], [1]]), NAMES, r"row 2, column 0 \(class 'cat'\): the entry is 3"),
-        (sparse.coo_array(([1, 1], ([0, 0], [1, 1])), shape=(1, 2)), None, "row 0, column 1 .*: the entry is 2"),
-        (pd.DataFrame({"a": [1, 1], "b": ["x", "y"]}), None, r"row 0, column 1 \(class 'b'\): the entry is 'x'"),
-        (pd.DataFrame({"a": [1, 1], "b": [True, pd.NA]}), None, "row 1, column 1 .*: the entry is <NA>"),
+        (
+            sparse.csr_matrix(MATRIX * [[1], [1], [3], [1]]),
+            NAMES,
+            r"row 2, column 0 \(class 'cat'\): the entry is 3",
+        ),
+        (
+            sparse.coo_array(([1, 1], ([0, 0], [1, 1])), shape=(1, 2)),
+            None,
+            "row 0, column 1 .*: the entry is 2",
+        ),
+        (
+            pd.DataFrame({"a": [1, 1], "b": ["x", "y"]}),
+            None,
+            r"row 0, column 1 \(class 'b'\): the entry is 'x'",
+        ),
+        (
+            pd.DataFrame({"a": [1, 1], "b": [True, pd.NA]}),
+            None,
+            "row 1, column 1 .*: the entry is <NA>",
+        ),
         (pd.DataFrame({"a": ["0", "1"]}), None, "row 0, column 0 .*: the entry is '0'"),
         (["a"], ["a", "b", "a"], "classes: 'a' stands at 0 and again at 2"),
         ([1], np.array([3, 1, 3]), "classes: 3 stands at 0 and again at 2"),
@@ -245,7 +277,14 @@ def test_a_bad_entry_is_found_beyond_the_first_block(monkeypatch):
 def test_indexing(sets):
     assert sets[0] == ("cat", "dog")
     assert sets[-1] == sets[np.int64(3)] == ("dog",)
-    for key in (slice(1, 3), [1, 2], np.array([1, 2]), np.array([False, True, True, False]), [-3, -2], range(1, 3)):
+    for key in (
+        slice(1, 3),
+        [1, 2],
+        np.array([1, 2]),
+        np.array([False, True, True, False]),
+        [-3, -2],
+        range(1, 3),
+    ):
         part = sets[key]
         assert list(part) == [("bird",), ("cat", "dog", "bird")]
         assert part == sets[key, ...]
@@ -269,7 +308,12 @@ def test_an_empty_slice_works(sets):
 
 def test_conversions(sets):
     mask = MATRIX.astype(bool)
-    for made in (sets.dense(), np.asarray(sets), np.array(sets, copy=True), sets.to_csr().toarray()):
+    for made in (
+        sets.dense(),
+        np.asarray(sets),
+        np.array(sets, copy=True),
+        sets.to_csr().toarray(),
+    ):
         assert made.dtype == bool
         assert np.array_equal(made, mask)
     assert np.array_equal(sets.dense([2, 0]), mask[[2, 0]])
@@ -283,12 +327,20 @@ def test_conversions(sets):
     csr.data[0] = False
     csr.eliminate_zeros()
     assert csr.nnz == len(sets.indices) - 1 == 6, "the caller may change what to_csr gives"
-    assert repr(sets) == "CandidateSets(4 examples, 3 classes ['cat', 'dog', 'bird'], 1.75 candidates each (1 to 3))"
+    assert (
+        repr(sets)
+        == "CandidateSets(4 examples, 3 classes ['cat', 'dog', 'bird'], 1.75 candidates each (1 to 3))"
+    )
 
 
 def test_contains(sets):
     assert sets.contains([0, 0, 2, -1]).tolist() == [True, False, True, False]
-    assert sets.contains(np.array([2, 2, 2, 2], dtype=np.uint8)).tolist() == [False, True, True, False]
+    assert sets.contains(np.array([2, 2, 2, 2], dtype=np.uint8)).tolist() == [
+        False,
+        True,
+        True,
+        False,
+    ]
     with pytest.raises(InputError, match="row 2: class index 3 is outside"):
         sets.contains([0, 0, 3, 0])
     with pytest.raises(InputError, match="row 0: class index -2"):
@@ -371,18 +423,30 @@ def test_round_trips_and_naive_loops(mask, random):
     n, c = mask.shape
     built = CandidateSets(mask)
     rows = [[j for j in range(c) if mask[i, j]] for i in range(n)]
-    shuffled = [random.sample(row, len(row)) + random.choices(row, k=random.randrange(3)) for row in rows]
+    shuffled = [
+        random.sample(row, len(row)) + random.choices(row, k=random.randrange(3)) for row in rows
+    ]
     assert [list(row) for row in built] == rows
     assert np.array_equal(built.dense(), mask)
     assert built.sizes.tolist() == [len(row) for row in rows]
     texts = ["|".join(f"c{j}" for j in row) for row in shuffled]
-    assert CandidateSets(texts, [f"c{j}" for j in range(c)]).indices.tolist() == built.indices.tolist()
-    for same in (sparse.csr_array(mask), built.to_csr(), built, sparse.csc_matrix(mask), mask.astype(np.int8)):
+    assert (
+        CandidateSets(texts, [f"c{j}" for j in range(c)]).indices.tolist() == built.indices.tolist()
+    )
+    for same in (
+        sparse.csr_array(mask),
+        built.to_csr(),
+        built,
+        sparse.csc_matrix(mask),
+        mask.astype(np.int8),
+    ):
         assert CandidateSets(same, c) == built
     if not all(len(row) == len(shuffled[0]) > 2 and {*row} <= {0, 1} for row in shuffled):
         assert CandidateSets(shuffled, c) == built
     labels = [random.randrange(-1, c) for _ in range(n)]
-    assert built.contains(labels).tolist() == [label in row for label, row in zip(labels, rows, strict=True)]
+    assert built.contains(labels).tolist() == [
+        label in row for label, row in zip(labels, rows, strict=True)
+    ]
     key = [random.randrange(-n, n) for _ in range(random.randrange(6))]
     assert np.array_equal(built[key].dense(), mask[key])
     assert np.array_equal(built.dense(slice(None, None, -1)), mask[::-1])
@@ -390,7 +454,11 @@ def test_round_trips_and_naive_loops(mask, random):
 
 @settings(max_examples=50)
 @given(
-    st.lists(st.lists(st.one_of(st.integers(), st.text(max_size=3)), min_size=1, max_size=5), min_size=1, max_size=8)
+    st.lists(
+        st.lists(st.one_of(st.integers(), st.text(max_size=3)), min_size=1, max_size=5),
+        min_size=1,
+        max_size=8,
+    )
 )
 def test_any_labels_come_back(rows):
     if all(len(row) == len(rows[0]) > 2 and {*row} <= {0, 1} for row in rows):
@@ -405,7 +473,9 @@ def test_a_million_rows_from_csr_stay_small():
     n, k, c = 1_000_000, 5, 1000
     start = np.random.default_rng(0).integers(c - 4 * k, size=(n, 1), dtype=np.int32)
     indices = (start + np.arange(0, 4 * k, 4, dtype=np.int32)).ravel()
-    matrix = sparse.csr_array((np.ones(n * k, dtype=bool), indices, np.arange(0, n * k + 1, k)), shape=(n, c))
+    matrix = sparse.csr_array(
+        (np.ones(n * k, dtype=bool), indices, np.arange(0, n * k + 1, k)), shape=(n, c)
+    )
     tracemalloc.start()
     built = CandidateSets(matrix)
     _, peak = tracemalloc.get_traced_memory()

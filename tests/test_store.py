@@ -33,7 +33,9 @@ from candidly.training.predictor import Predictor
 def test_a_finished_run_has_everything(tmp_path):
     net = {"name": "mlp", "shape": [4], "n_classes": 3}
     moments = (np.array([1.0, 0, 0, 5]), np.array([2.0, 1, 1, 1]))
-    predictor = Predictor(build_net("mlp", (4,), 3, seed=5), np.array(["a", "b", "c"]), (4,), *moments)
+    predictor = Predictor(
+        build_net("mlp", (4,), 3, seed=5), np.array(["a", "b", "c"]), (4,), *moments
+    )
     with writing(tmp_path / "run", {"q": 0.1, "seed": 5}) as run:
         assert not (tmp_path / "run").exists()
         run.add_metrics({"epoch": 1, "loss": 0.5})
@@ -41,7 +43,14 @@ def test_a_finished_run_has_everything(tmp_path):
         run.save_model(predictor, net)
         run.save_checkpoint({"x": torch.ones(1)}, epochs=1)
     files = sorted(p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*") if p.is_file())
-    names = ("SHA256SUMS", "arrays.npz", "metrics.jsonl", "model/model.json", "model/model.safetensors", "run.json")
+    names = (
+        "SHA256SUMS",
+        "arrays.npz",
+        "metrics.jsonl",
+        "model/model.json",
+        "model/model.safetensors",
+        "run.json",
+    )
     assert files == [f"run/{name}" for name in names]  # no checkpoint, no temporary file
     note = json.loads((tmp_path / "run" / "run.json").read_text())
     assert note["config"] == {"q": 0.1, "seed": 5}
@@ -52,7 +61,9 @@ def test_a_finished_run_has_everything(tmp_path):
     X = np.random.default_rng(0).normal(size=(6, 4))
     loaded = Predictor.load(tmp_path / "run")
     predictor.save(tmp_path / "some" / "where", net)
-    np.testing.assert_array_equal(Predictor.load(str(tmp_path / "some" / "where")).logits(X), loaded.logits(X))
+    np.testing.assert_array_equal(
+        Predictor.load(str(tmp_path / "some" / "where")).logits(X), loaded.logits(X)
+    )
     np.testing.assert_array_equal(loaded.logits(X), predictor.logits(X))
     np.testing.assert_array_equal(loaded.predict(X), predictor.predict(X))
     by_hand = predictor.model(torch.as_tensor((X - moments[0]) / moments[1], dtype=torch.float32))
@@ -90,7 +101,10 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(tmp_path):
 
 def test_other_settings_do_not_take_up_an_interrupted_run(tmp_path):
     interrupted(tmp_path / "run", {"q": 0.1, "seed": 1})
-    with pytest.raises(InputError, match=r"q: 0.1 there, 0.3 now"), writing(tmp_path / "run", {"q": 0.3, "seed": 1}):
+    with (
+        pytest.raises(InputError, match=r"q: 0.1 there, 0.3 now"),
+        writing(tmp_path / "run", {"q": 0.3, "seed": 1}),
+    ):
         pass
     assert (tmp_path / "run.partial" / CHECKPOINT).exists()
 
@@ -143,7 +157,11 @@ def test_a_damaged_tensor_file_is_named(tmp_path):
 
 def test_tensors_survive_exactly_whatever_their_layout(tmp_path):
     image = torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)
-    save_tensors(tmp_path / "x", {"image": image, "flags": torch.tensor([True]), "view": image[:, 0]}, {"n": 1})
+    save_tensors(
+        tmp_path / "x",
+        {"image": image, "flags": torch.tensor([True]), "view": image[:, 0]},
+        {"n": 1},
+    )
     tensors, notes = load_tensors(tmp_path / "x")
     assert torch.equal(tensors["image"], image)
     assert torch.equal(tensors["view"], image[:, 0])
@@ -158,7 +176,10 @@ def test_what_is_not_a_run_is_never_touched(tmp_path):
     (tmp_path / "file").write_text("3")
     (tmp_path / "link").symlink_to(tmp_path / "thesis")
     for name in ("thesis", "new", "file", "link"):
-        with pytest.raises(InputError, match="choose another name"), writing(tmp_path / name, {}, replace=True):
+        with (
+            pytest.raises(InputError, match="choose another name"),
+            writing(tmp_path / name, {}, replace=True),
+        ):
             pass
     kept = sorted(p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*"))
     assert kept == ["file", "link", "new.partial", "new.partial/mine", "thesis", "thesis/chapter"]
@@ -216,7 +237,10 @@ def test_a_training_is_not_taken_up_with_other_facts(tmp_path):
         with pytest.raises(InputError, match=r"lr: 0.1 there, 0.2 now"):
             run.claim(seed=1, lr=0.2)
         run.claim(seed=1, lr=0.1)
-    assert json.loads((tmp_path / "run" / "run.json").read_text())["training"] == {"seed": 1, "lr": 0.1}
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["training"] == {
+        "seed": 1,
+        "lr": 0.1,
+    }
 
 
 def test_fingerprints_tell_arrays_apart():
@@ -232,14 +256,20 @@ def test_a_folder_with_a_run_json_of_its_own_is_not_a_run(tmp_path):
     (tmp_path / "new.partial").mkdir()
     (tmp_path / "new.partial" / "run.json").write_text("[]")
     for name in ("lab", "new"):
-        with pytest.raises(InputError, match="is not a run of candidly"), writing(tmp_path / name, {}, replace=True):
+        with (
+            pytest.raises(InputError, match="is not a run of candidly"),
+            writing(tmp_path / name, {}, replace=True),
+        ):
             pass
     assert (tmp_path / "lab" / "run.json").read_text() == '{"lab": 1}'
 
 
 def test_two_writers_do_not_meet(tmp_path):
     with writing(tmp_path / "run", {}) as run:
-        with pytest.raises(RunBusyError, match="is being written by another process"), writing(tmp_path / "run", {}):
+        with (
+            pytest.raises(RunBusyError, match="is being written by another process"),
+            writing(tmp_path / "run", {}),
+        ):
             pass
         run.add_metrics({"epoch": 1})
     assert [p.name for p in tmp_path.iterdir()] == ["run"]  # the lock is gone
@@ -270,10 +300,14 @@ def test_mixed_labels_survive(tmp_path):
 
 
 def test_grey_images_come_with_or_without_their_channel():
-    predictor = Predictor(build_net("linear", (1, 4, 4), 2), np.arange(2), (1, 4, 4), np.zeros(1), np.ones(1))
+    predictor = Predictor(
+        build_net("linear", (1, 4, 4), 2), np.arange(2), (1, 4, 4), np.zeros(1), np.ones(1)
+    )
     X = np.random.default_rng(0).integers(0, 256, (3, 4, 4), dtype=np.uint8)
     np.testing.assert_array_equal(predictor.logits(X), predictor.logits(X[..., None]))
-    with pytest.raises(InputError, match=r"shape \(4, 4, 3\); the model was trained on \(4, 4, 1\)"):
+    with pytest.raises(
+        InputError, match=r"shape \(4, 4, 3\); the model was trained on \(4, 4, 1\)"
+    ):
         predictor.logits(np.zeros((3, 4, 4, 3), dtype=np.uint8))
 
 
@@ -352,7 +386,9 @@ KILLS = [
 
 
 def kill(how, path):
-    done = subprocess.run([sys.executable, "-c", KILLED, how, str(path)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, how, str(path)], capture_output=True, text=True, check=False
+    )
     assert done.returncode == -signal.SIGKILL, done.stderr
 
 
@@ -371,7 +407,13 @@ def test_the_same_command_goes_on_after_a_kill(tmp_path, how):
             write_once(tmp_path / "run")
     else:
         write_once(tmp_path / "run")
-    assert tree(tmp_path) == ["run", "run/SHA256SUMS", "run/arrays.npz", "run/metrics.jsonl", "run/run.json"]
+    assert tree(tmp_path) == [
+        "run",
+        "run/SHA256SUMS",
+        "run/arrays.npz",
+        "run/metrics.jsonl",
+        "run/run.json",
+    ]
     assert read_metrics(tmp_path / "run") == [{"epoch": 1}]
     verify(tmp_path / "run", "run.json", "arrays.npz", "metrics.jsonl")
 
@@ -386,13 +428,23 @@ def test_an_old_run_that_was_moved_away_comes_back(tmp_path):
         write_once(tmp_path / "run")
     assert (tmp_path / "run" / "old").read_text() == "kept"
     write_once(tmp_path / "run", replace=True)
-    assert tree(tmp_path) == ["run", "run/SHA256SUMS", "run/arrays.npz", "run/metrics.jsonl", "run/run.json"]
+    assert tree(tmp_path) == [
+        "run",
+        "run/SHA256SUMS",
+        "run/arrays.npz",
+        "run/metrics.jsonl",
+        "run/run.json",
+    ]
 
 
 def test_changed_and_missing_files_are_named(tmp_path):
     write_once(tmp_path / "run")
     sums = (tmp_path / "run" / "SHA256SUMS").read_text()
-    assert [line.split("  ")[1] for line in sums.splitlines()] == ["arrays.npz", "metrics.jsonl", "run.json"]
+    assert [line.split("  ")[1] for line in sums.splitlines()] == [
+        "arrays.npz",
+        "metrics.jsonl",
+        "run.json",
+    ]
     verify(tmp_path / "run", "metrics.jsonl")
     with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
         file.write("{}")

@@ -37,11 +37,18 @@ def images(n=24, seed=0):
 
 def test_the_papers_scheme_by_hand():
     scheme = SCHEMES["paper"]
-    assert (scheme.epochs, scheme.batch_size, scheme.views, scheme.record) == (300, 128, ("weak", "weak"), False)
+    assert (scheme.epochs, scheme.batch_size, scheme.views, scheme.record) == (
+        300,
+        128,
+        ("weak", "weak"),
+        False,
+    )
     assert (scheme.momentum, scheme.weight_decay) == (0.9, 1e-3)
     assert scheme.rate(0) == pytest.approx(0.01)
     assert scheme.rate(150) == pytest.approx(1e-5 + (0.01 - 1e-5) / 2)
-    assert scheme.rate(299) == pytest.approx(1e-5 + (0.01 - 1e-5) * (1 + math.cos(math.pi * 299 / 300)) / 2)
+    assert scheme.rate(299) == pytest.approx(
+        1e-5 + (0.01 - 1e-5) * (1 + math.cos(math.pi * 299 / 300)) / 2
+    )
     assert scheme.rate(150.9) == scheme.rate(150)  # constant within an epoch
 
 
@@ -54,14 +61,17 @@ def test_the_fast_scheme_rises_and_falls():
 
 
 def test_scheme_settings_are_checked():
-    with pytest.raises(InputError, match=r"setting of a scheme 'epoch' is unknown. Did you mean 'epochs'"):
+    with pytest.raises(
+        InputError, match=r"setting of a scheme 'epoch' is unknown. Did you mean 'epochs'"
+    ):
         make_scheme("paper", epoch=3)
     with pytest.raises(InputError, match=r"scheme 'slow' is unknown. There are: paper, fast"):
         make_scheme("slow")
 
 
 @pytest.mark.parametrize(
-    ("n", "size", "expected"), [(10, 4, [4, 4, 2]), (9, 4, [4, 5]), (129, 128, [129]), (300, 128, [128, 128, 44])]
+    ("n", "size", "expected"),
+    [(10, 4, [4, 4, 2]), (9, 4, [4, 5]), (129, 128, [129]), (300, 128, [128, 128, 44])],
 )
 def test_batches_cover_every_row_once(n, size, expected):
     parts = list(batches(torch.arange(n), size))
@@ -86,7 +96,14 @@ def test_views_of_several_batches_are_made_together(monkeypatch):
         monkeypatch.setattr("candidly.training.trainer.TOGETHER", together)
         made.clear()
         model = build_net("conv", (3, 8, 8), 3)
-        fit(model, X, CandidateSets([[label] for label in y], classes=range(3)), "cc", epochs=1, batch_size=4)
+        fit(
+            model,
+            X,
+            CandidateSets([[label] for label in y], classes=range(3)),
+            "cc",
+            epochs=1,
+            batch_size=4,
+        )
         found.append((model, list(made)))
     assert found[0][1] == [4] * 6
     assert found[1][1] == [12, 12]
@@ -145,8 +162,19 @@ def test_predict_is_unaugmented_and_in_evaluation_mode():
 
 def test_a_loss_that_is_no_number_stops_with_advice():
     X, sets, _ = laws.table()
-    with pytest.raises(TrainingError, match=r"loss of epoch 2 is (nan|inf): training diverged. Try an lr below 1e\+30"):
-        fit(build_net("mlp", (laws.D,), laws.C), X, sets, METHODS["cc"](), scheme="paper", lr=1e30, epochs=3)
+    with pytest.raises(
+        TrainingError,
+        match=r"loss of epoch 2 is (nan|inf): training diverged. Try an lr below 1e\+30",
+    ):
+        fit(
+            build_net("mlp", (laws.D,), laws.C),
+            X,
+            sets,
+            METHODS["cc"](),
+            scheme="paper",
+            lr=1e30,
+            epochs=3,
+        )
 
 
 def test_a_last_step_that_diverges_is_told():
@@ -175,7 +203,9 @@ def test_inputs_that_overflow_the_net_are_named():
         next(predictor.model.parameters()).fill_(1e10)
     extreme = X.copy()
     extreme[3] = 1e35
-    with pytest.raises(InputError, match=r"X, row 3: the model's outputs, inf, .* no probabilities"):
+    with pytest.raises(
+        InputError, match=r"X, row 3: the model's outputs, inf, .* no probabilities"
+    ):
         predictor.predict_proba(extreme)
 
 
@@ -231,14 +261,18 @@ def test_the_global_random_state_is_left_alone():
 
 def test_metrics_by_hand():
     assert accuracy(np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([0, 0])) == 0.5
-    selection = Selection(np.array([1, 1, 0, 0], bool), np.array([0, 0, 1, 0], bool), np.zeros(4, bool))
+    selection = Selection(
+        np.array([1, 1, 0, 0], bool), np.array([0, 0, 1, 0], bool), np.zeros(4, bool)
+    )
     kinds = np.array([0, 1, 1, 2])
     precision = {"precision_normal": 0.5, "precision_closed": 1.0, "precision_open": None}
     recall = {"recall_normal": 1.0, "recall_closed": 0.5, "recall_open": 0.0}
     assert selection_quality(selection, None, kinds) == precision | recall
     scores = np.array([2.0, -1.0, 3.0, 0.0]), np.array([0.0, 1.0, 2.0, 1.0])
     quality = selection_quality(selection, scores, kinds)
-    assert quality["auroc_closed"] == 0.5  # of the two closed rows one has a smaller margin than the normal row
+    assert (
+        quality["auroc_closed"] == 0.5
+    )  # of the two closed rows one has a smaller margin than the normal row
     assert quality["auroc_open"] == pytest.approx((1 + 0.5) / 3)
     history = [{"accuracy": v} for v in range(200)]
     assert final_score(history) == pytest.approx(np.mean(range(190, 200)))
@@ -277,7 +311,9 @@ def test_a_stopped_process_leaves_a_checkpoint_that_goes_on(how, tmp_path):
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     metrics = tmp_path / "run.partial" / "metrics.jsonl"
     deadline = time.time() + 60
-    while time.time() < deadline and not (metrics.exists() and metrics.read_text().count("\n") >= 3):
+    while time.time() < deadline and not (
+        metrics.exists() and metrics.read_text().count("\n") >= 3
+    ):
         time.sleep(0.02)
     child.send_signal(how)
     said = ended(child)[0]
@@ -307,7 +343,15 @@ def test_a_loaded_model_predicts_raw_inputs_like_the_fitted_one(tmp_path):
     named = CandidateSets(sets, classes=["ant", "bee", "cat", "dog"])
     net = {"name": "mlp", "shape": [laws.D], "n_classes": laws.C}
     with writing(tmp_path / "run", {}) as run:
-        fitted = fit(build_net(**net), 100 * X + 7, named, "proden", epochs=20, test=(100 * X + 7, labels), run=run)
+        fitted = fit(
+            build_net(**net),
+            100 * X + 7,
+            named,
+            "proden",
+            epochs=20,
+            test=(100 * X + 7, labels),
+            run=run,
+        )
         run.save_model(fitted.predictor, net)
     loaded = Predictor.load(tmp_path / "run")
     np.testing.assert_array_equal(loaded.logits(100 * X + 7), fitted.predictor.logits(100 * X + 7))
@@ -333,12 +377,24 @@ def test_a_training_is_not_taken_up_with_other_data_or_settings(change, tmp_path
 
     def train(run, seed, batch_size, method, X):
         model = build_net("mlp", (laws.D,), laws.C)
-        return fit(model, laws.table(X)[0], sets, method, epochs=2, seed=seed, batch_size=batch_size, run=run)
+        return fit(
+            model,
+            laws.table(X)[0],
+            sets,
+            method,
+            epochs=2,
+            seed=seed,
+            batch_size=batch_size,
+            run=run,
+        )
 
     with pytest.raises(KeyboardInterrupt), writing(tmp_path / "run", {}) as run:
         train(run, **options)
         raise KeyboardInterrupt
-    with pytest.raises(InputError, match="unfinished run with other settings"), writing(tmp_path / "run", {}) as run:
+    with (
+        pytest.raises(InputError, match="unfinished run with other settings"),
+        writing(tmp_path / "run", {}) as run,
+    ):
         train(run, **{**options, **change})
 
 
@@ -358,7 +414,9 @@ def test_a_method_can_be_used_again_on_other_data():
     method = laws.make("ooc")
     fit(build_net("mlp", (laws.D,), laws.C), X, sets, method, epochs=3, batch_size=8)
     fewer, truth = corrupt(labels[:9], laws.C, q=0.3, seed=0)
-    fitted = fit(build_net("mlp", (laws.D,), laws.C), X[truth.source], fewer, method, epochs=3, truth=truth)
+    fitted = fit(
+        build_net("mlp", (laws.D,), laws.C), X[truth.source], fewer, method, epochs=3, truth=truth
+    )
     assert "precision_normal" not in fitted.history[0]  # nothing is left of the old selection
     assert len(fitted.selection.normal) == 9
 
@@ -370,7 +428,13 @@ def test_selection_quality_of_tensors():
 
 def fit_table(**changes):
     X, sets, _ = laws.table()
-    options = {"model": build_net("mlp", (laws.D,), laws.C), "X": X, "candidates": sets, "method": "cc", "epochs": 1}
+    options = {
+        "model": build_net("mlp", (laws.D,), laws.C),
+        "X": X,
+        "candidates": sets,
+        "method": "cc",
+        "epochs": 1,
+    }
     return fit(**{**options, **changes})
 
 
@@ -385,7 +449,10 @@ def fit_table(**changes):
         ({"schedule": "linear"}, "schedule 'linear' is unknown. There are: cosine, onecycle"),
         ({"seed": -1}, "seed=-1"),
         ({"device": "gpu"}, "device 'gpu' cannot be used here"),
-        ({"model": torch.nn.Linear(laws.D, 1)}, r"turns 2 inputs into \(2, 1\): expected 4 logits each"),
+        (
+            {"model": torch.nn.Linear(laws.D, 1)},
+            r"turns 2 inputs into \(2, 1\): expected 4 logits each",
+        ),
         ({"test": (laws.table()[0], ["a"] * laws.N)}, "expected 26 class indices"),
         ({"test": (laws.table()[0], [9] * laws.N)}, r"reach from 9 to 9: expected 0\.\.3"),
         ({"test": (laws.table()[0], [0])}, r"of shape \(1,\): expected 26 class indices"),
@@ -431,9 +498,13 @@ def test_auroc_equals_the_naive_count_and_bears_infinities():
 def test_flops_by_hand(scheme, views, extra):
     """A linear model: 2 d c a row forward, as much again for the weights' gradient; inputs need none."""
     X, sets, _ = laws.table()
-    history = fit(build_net("linear", (laws.D,), laws.C), X, sets, laws.make("ooc"), scheme=scheme, epochs=3).history
+    history = fit(
+        build_net("linear", (laws.D,), laws.C), X, sets, laws.make("ooc"), scheme=scheme, epochs=3
+    ).history
     row = 2 * laws.D * laws.C
-    passes = [views * 2 + (extra if epoch else 0) for epoch in range(3)]  # no selection before the first epoch
+    passes = [
+        views * 2 + (extra if epoch else 0) for epoch in range(3)
+    ]  # no selection before the first epoch
     assert [entry["flops"] for entry in history] == [laws.N * row * n for n in np.cumsum(passes)]
 
 
@@ -441,17 +512,28 @@ def test_flops_by_hand(scheme, views, extra):
 def test_half_precision_of_large_state_changes_results_little(name, monkeypatch):
     """Beyond 2^28 entries per-example state is kept in half precision; here, beyond none."""
     problem = make_problem(digits(0), q=0.3, tau1=0.2, tau2=0.4, seed=0)
-    settings = {"rates": problem.rates, "warmup": 0.3, "openness": "confidence"} if name == "ooc" else {}
+    settings = (
+        {"rates": problem.rates, "warmup": 0.3, "openness": "confidence"} if name == "ooc" else {}
+    )
     found = {}
     for limit in (base.HALF_BEYOND, 0):
         monkeypatch.setattr(base, "HALF_BEYOND", limit)
         net = build_net("mlp", (64,), 6)
-        fitted = fit(net, problem.X, problem.candidates, make_method(name, None, settings), epochs=15, progress=False)
+        fitted = fit(
+            net,
+            problem.X,
+            problem.candidates,
+            make_method(name, None, settings),
+            epochs=15,
+            progress=False,
+        )
         found[limit] = fitted
     whole, half = found.values()
     states = [half.method.get_buffer(row) for row in half.method.row_names]
     assert all(state.dtype == torch.float16 for state in states)
-    agree = (whole.predictor.predict(problem.test[0]) == half.predictor.predict(problem.test[0])).mean()
+    agree = (
+        whole.predictor.predict(problem.test[0]) == half.predictor.predict(problem.test[0])
+    ).mean()
     assert agree > 0.97
     if name == "ooc":
         assert half.method.average.dtype == torch.float16

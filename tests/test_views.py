@@ -74,7 +74,10 @@ def test_parts_equal_the_whole_bit_for_bit(name: str, kind: str) -> None:
 def test_parts_equal_the_whole_for_batches_that_are_worked_on_by_several_threads() -> None:
     views, index = make_views(random_images(300, 32, 32, 3)), torch.arange(300)
     for kind in VIEWS:
-        parts = [views(index, kind, rng(1), part) for part in (slice(0, 1), slice(1, 128), slice(128, None))]
+        parts = [
+            views(index, kind, rng(1), part)
+            for part in (slice(0, 1), slice(1, 128), slice(128, None))
+        ]
         assert torch.equal(torch.cat(parts), views(index, kind, rng(1)))
 
 
@@ -100,7 +103,13 @@ def test_views_are_reproducible_finite_and_leave_the_data_alone(name: str, kind:
 @pytest.mark.parametrize("name", DATA)
 def test_shape_length_and_like(name: str) -> None:
     views = make_views(DATA[name][:30])
-    shapes = {"colour": (3, 16, 16), "grey": (1, 16, 16), "tiny": (3, 8, 8), "oblong": (3, 12, 20), "table": (7,)}
+    shapes = {
+        "colour": (3, 16, 16),
+        "grey": (1, 16, 16),
+        "tiny": (3, 8, 8),
+        "oblong": (3, 12, 20),
+        "table": (7,),
+    }
     assert (len(views), views.shape) == (30, shapes[name])
     other = views.like(DATA[name][10:])
     assert type(other) is type(views)
@@ -132,18 +141,28 @@ def test_own_moments_give_mean_zero_and_deviation_one() -> None:
 
 def crops(padded: np.ndarray, h: int, w: int) -> list[bytes]:
     """All windows and their mirror images, by a naive loop."""
-    places = [(i, j) for i in range(padded.shape[0] - h + 1) for j in range(padded.shape[1] - w + 1)]
+    places = [
+        (i, j) for i in range(padded.shape[0] - h + 1) for j in range(padded.shape[1] - w + 1)
+    ]
     windows = [padded[i : i + h, j : j + w] for i, j in places]
-    return [np.ascontiguousarray(v).tobytes() for window in windows for v in (window, window[:, ::-1])]
+    return [
+        np.ascontiguousarray(v).tobytes() for window in windows for v in (window, window[:, ::-1])
+    ]
 
 
 def test_weak_views_are_the_crops_of_the_padded_image_equally_often() -> None:
     X = random_images(1, 16, 16, 3, low=1)
     views = make_views(X)
-    batch = pixels(views, views(torch.zeros(5000, dtype=torch.long), "weak", rng())).round().astype(np.uint8)
+    batch = (
+        pixels(views, views(torch.zeros(5000, dtype=torch.long), "weak", rng()))
+        .round()
+        .astype(np.uint8)
+    )
     possible = crops(np.pad(X[0], ((2, 2), (2, 2), (0, 0))), 16, 16)
     assert len(set(possible)) == 5 * 5 * 2
-    place, count = np.unique([possible.index(image.tobytes()) for image in batch], return_counts=True)
+    place, count = np.unique(
+        [possible.index(image.tobytes()) for image in batch], return_counts=True
+    )
     assert place.tolist() == list(range(50))
     assert ((count - 100) ** 2 / 100).sum() < 85.4  # chi-squared, 49 degrees of freedom, p = 0.001
 
@@ -161,10 +180,14 @@ def test_mirror_is_numpys_reflection() -> None:
     assert place.tolist() == np.pad(np.arange(7), 4, mode="reflect").tolist()
 
 
-def test_cutout_blackens_at_most_a_square_of_half_the_height(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cutout_blackens_at_most_a_square_of_half_the_height(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in COLOUR:  # leave only crop, flip and Cutout
         monkeypatch.setitem(COLOUR, name, lambda x, m: x)
-    monkeypatch.setattr("candidly.tensors.views.moves", lambda choice, m, h, w: torch.eye(3).expand(len(m), 3, 3))
+    monkeypatch.setattr(
+        "candidly.tensors.views.moves", lambda choice, m, h, w: torch.eye(3).expand(len(m), 3, 3)
+    )
     views = make_views(np.full((1, 32, 32, 3), 100, np.uint8), **CIFAR)
     batch = pixels(views, views(torch.zeros(2000, dtype=torch.long), "strong", rng()))
     assert np.unique(batch.round(3)).tolist() == [0, 100]
@@ -190,7 +213,9 @@ OPERATIONS = [*COLOUR, *GEOMETRY]
 def colour(name: str, x: np.ndarray, m: float) -> np.ndarray:
     """One image (h, w, c) through one operation."""
     planes = torch.from_numpy(x).permute(2, 0, 1)[None]
-    changed = change_colours(planes, torch.tensor([[list(COLOUR).index(name)]]), torch.tensor([[m]]))
+    changed = change_colours(
+        planes, torch.tensor([[list(COLOUR).index(name)]]), torch.tensor([[m]])
+    )
     return changed[0].permute(1, 2, 0).numpy()
 
 
@@ -227,10 +252,17 @@ def grey_row(*values: int) -> np.ndarray:
         ("invert", 0.1, (0, 100, 255), (255, 155, 0)),
         ("autocontrast", 0.1, (50, 50, 90, 60), (0, 0, 255, 64)),
         ("autocontrast", 1.0, (77, 77, 77), (77, 77, 77)),
-        ("equalize", 1.0, (10, 20, 20), (10, 20, 20)),  # fewer than 255 pixels: Pillow leaves them alone
+        (
+            "equalize",
+            1.0,
+            (10, 20, 20),
+            (10, 20, 20),
+        ),  # fewer than 255 pixels: Pillow leaves them alone
     ],
 )
-def test_colour_operation_by_hand(name: str, m: float, before: tuple[int, ...], after: tuple[int, ...]) -> None:
+def test_colour_operation_by_hand(
+    name: str, m: float, before: tuple[int, ...], after: tuple[int, ...]
+) -> None:
     assert colour(name, grey_row(*before), m).ravel().tolist() == list(after)
 
 
@@ -249,7 +281,9 @@ def test_saturation_moves_colours_towards_their_grey_level() -> None:
 def test_sharpness_by_hand() -> None:
     x = np.zeros((5, 5, 1), dtype=np.uint8)
     x[2, 2] = 130
-    soft = colour("sharpness", x, -1.0)[..., 0]  # smoothed: 50 in the middle, 10 around; a tenth of x remains
+    soft = colour("sharpness", x, -1.0)[
+        ..., 0
+    ]  # smoothed: 50 in the middle, 10 around; a tenth of x remains
     assert soft[2].tolist() == [0, 9, 58, 9, 0]
     assert colour("sharpness", x, 1.0)[2, 2, 0] == 202  # 50 + 1.9 * 80
     assert colour("sharpness", grey_row(1, 200), 1.0).ravel().tolist() == [1, 200]
@@ -296,8 +330,12 @@ def moved(name: str, m: float, x: np.ndarray) -> np.ndarray:
 
 def test_translation_by_whole_pixels_leaves_black_behind() -> None:
     x = random_images(1, 20, 10, low=1)[0]
-    np.testing.assert_allclose(moved("translate_x", 1.0, x), np.pad(x[:, 3:], ((0, 0), (0, 3))), atol=1e-3)
-    np.testing.assert_allclose(moved("translate_y", -1.0, x), np.pad(x[:-6], ((6, 0), (0, 0))), atol=1e-3)
+    np.testing.assert_allclose(
+        moved("translate_x", 1.0, x), np.pad(x[:, 3:], ((0, 0), (0, 3))), atol=1e-3
+    )
+    np.testing.assert_allclose(
+        moved("translate_y", -1.0, x), np.pad(x[:-6], ((6, 0), (0, 0))), atol=1e-3
+    )
 
 
 def test_shear_moves_each_row_by_its_height() -> None:
@@ -355,7 +393,9 @@ def test_every_operation_is_drawn_equally_often(monkeypatch: pytest.MonkeyPatch)
             return x
 
         monkeypatch.setitem(COLOUR, name, count)
-    rand_augment(torch.zeros(7000, 1, 1, 3, dtype=torch.uint8), torch.rand(7000, 4, generator=rng()))
+    rand_augment(
+        torch.zeros(7000, 1, 1, 3, dtype=torch.uint8), torch.rand(7000, 4, generator=rng())
+    )
     np.testing.assert_allclose(list(drawn.values()), 1000, rtol=0.1)
 
 
@@ -367,14 +407,20 @@ def test_strong_crops_from_a_mirrored_frame() -> None:
         expected = np.pad(x[0], ((2, 2), (2, 2), (0, 0)), mode="reflect")[window].copy()
         expected = expected[:, ::-1].copy() if u[2] < 0.5 else expected
         expected[:4, :4] = 0  # the part of the square around the first pixel that lies inside
-        np.testing.assert_allclose(strong(torch.from_numpy(x), numbers.__getitem__)[0], expected, atol=2e-3)
+        np.testing.assert_allclose(
+            strong(torch.from_numpy(x), numbers.__getitem__)[0], expected, atol=2e-3
+        )
 
 
 @pytest.mark.parametrize("shape", [(128, 10), (32, 4), (8, 1), (1, 8)])
-def test_strong_views_of_narrow_images_show_nothing_of_others(shape: tuple[int, int], monkeypatch) -> None:
+def test_strong_views_of_narrow_images_show_nothing_of_others(
+    shape: tuple[int, int], monkeypatch
+) -> None:
     for name in COLOUR:
         monkeypatch.setitem(COLOUR, name, lambda x, m: x)
-    monkeypatch.setattr("candidly.tensors.views.moves", lambda choice, m, h, w: torch.eye(3).expand(len(m), 3, 3))
+    monkeypatch.setattr(
+        "candidly.tensors.views.moves", lambda choice, m, h, w: torch.eye(3).expand(len(m), 3, 3)
+    )
     own = torch.arange(10, 60, dtype=torch.uint8)
     views = make_views(own[:, None, None, None].expand(50, *shape, 3).clone(), **CIFAR)
     batch = pixels(views, views(torch.arange(50), "strong", rng())).round()
@@ -384,7 +430,10 @@ def test_strong_views_of_narrow_images_show_nothing_of_others(shape: tuple[int, 
 def test_resized_strong_moves_what_the_crop_has_enlarged() -> None:
     ramp = (10 * torch.arange(20, dtype=torch.uint8)).expand(1, 20, 20)[..., None]
     box = [0.0625, 0.5, 0.5, 0.5, 0.9]  # a quarter of the area, square, central, not flipped
-    numbers = {5: torch.tensor([box]), 4: torch.tensor([wish(("brightness", 0.0), ("translate_x", 0.5))])}
+    numbers = {
+        5: torch.tensor([box]),
+        4: torch.tensor([wish(("brightness", 0.0), ("translate_x", 0.5))]),
+    }
     result = resized_strong(ramp, numbers.__getitem__)
     place = 9.5 + 0.5 * (np.arange(20) - 9.5 + 3)  # by 3 pixels of the enlarged image
     np.testing.assert_allclose(result[0, :, :, 0], np.tile(10 * place, (20, 1)), atol=1e-3)
@@ -401,7 +450,9 @@ def test_random_boxes_lie_in_the_image_and_have_the_right_areas_and_ratios() -> 
     assert (box[:, 1, 2].abs() + height / 2 <= h / 2 + 1e-4).all()
     area, ratio = width * height / (h * w), (width / height).log()
     assert area.min() >= 0.2 - 1e-4
-    assert area.mean() == pytest.approx(0.6, abs=0.02)  # a little less: long boxes are clipped at the border
+    assert area.mean() == pytest.approx(
+        0.6, abs=0.02
+    )  # a little less: long boxes are clipped at the border
     assert ratio.abs().max() <= np.log(4 / 3) + 1e-4
     assert (box[:, 0, 0] < 0).float().mean() == pytest.approx(0.5, abs=0.02)
 
@@ -493,8 +544,15 @@ def test_versions_are_drawn_from_the_copies_of_their_kind() -> None:
     assert isinstance(views, VersionViews)
     assert views.shape == (2,)
     plain = views(index, "plain").numpy()
-    np.testing.assert_allclose(plain, (rows[:, 0] - rows[:, 0].mean(0)) / rows[:, 0].std(0), atol=1e-5)
-    for kind, expected in {"weak": [0, 1, 2], "resized": [0, 1, 2], "strong": [3, 4], "resized_strong": [3, 4]}.items():
+    np.testing.assert_allclose(
+        plain, (rows[:, 0] - rows[:, 0].mean(0)) / rows[:, 0].std(0), atol=1e-5
+    )
+    for kind, expected in {
+        "weak": [0, 1, 2],
+        "resized": [0, 1, 2],
+        "strong": [3, 4],
+        "resized_strong": [3, 4],
+    }.items():
         moved = (views(index, kind, rng()).numpy() - plain) * rows[:, 0].std(0) / 10
         found, counts = np.unique(moved.round(), return_counts=True)
         assert found.tolist() == expected
@@ -517,7 +575,9 @@ def test_the_largest_draw_is_the_last_copy(kind, last) -> None:
 def test_versions_meet_rows_without_versions_in_prediction() -> None:
     X = np.random.default_rng(0).normal(3, 2, (50, 3, 4)).astype(np.float16)
     views = make_views(X)
-    np.testing.assert_array_equal(views.like(X[:, 0])(torch.arange(50), "plain"), views(torch.arange(50), "plain"))
+    np.testing.assert_array_equal(
+        views.like(X[:, 0])(torch.arange(50), "plain"), views(torch.arange(50), "plain")
+    )
 
 
 @pytest.mark.parametrize("shape", [(5, 2, 3), (5, 1, 3), (5, 4, 3)])
@@ -585,7 +645,10 @@ def test_wrong_settings_are_named() -> None:
 
 
 def test_no_image_library_is_imported() -> None:
-    code = (
-        "import sys, candidly.tensors.views; print([m for m in ('torchvision', 'kornia', 'PIL') if m in sys.modules])"
+    code = "import sys, candidly.tensors.views; print([m for m in ('torchvision', 'kornia', 'PIL') if m in sys.modules])"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "[]\n"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

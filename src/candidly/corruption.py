@@ -54,10 +54,19 @@ def corrupt(
 
     order = rng.permutation(n0 + n_open)
     sets = CandidateSets(np.concatenate([mask, open_mask])[order], classes=n_classes)
-    asked = {"seed": int(seed), "q": float(q), "tau1": float(tau1), "tau2": float(tau2), "open_sets": open_sets}
+    asked = {
+        "seed": int(seed),
+        "q": float(q),
+        "tau1": float(tau1),
+        "tau2": float(tau2),
+        "open_sets": open_sets,
+    }
     manifest = (
         asked
-        | {"pool": None if pool is None else int(pool), "y_sha256": hashlib.sha256(y.tobytes()).hexdigest()}
+        | {
+            "pool": None if pool is None else int(pool),
+            "y_sha256": hashlib.sha256(y.tobytes()).hexdigest(),
+        }
         | _realised(sets, kinds[order])
     )
     return sets, Truth(labels[order], kinds[order], source[order], manifest)
@@ -70,7 +79,9 @@ def flip(y: NDArray[np.int64], n_classes: int, q: float, rng: np.random.Generato
     return mask
 
 
-def misplace(mask: Mask, y: NDArray[np.int64], count: int, rng: np.random.Generator) -> tuple[Mask, NDArray[np.int64]]:
+def misplace(
+    mask: Mask, y: NDArray[np.int64], count: int, rng: np.random.Generator
+) -> tuple[Mask, NDArray[np.int64]]:
     """Take the true label out of `count` sets and put a uniformly drawn non-candidate in: (new mask, those rows).
 
     A full set has no non-candidate, so the rows are chosen among the others.
@@ -89,7 +100,13 @@ def misplace(mask: Mask, y: NDArray[np.int64], count: int, rng: np.random.Genera
     return mask, rows
 
 
-def intrude(n_open: int, n_classes: int, q: float, rng: np.random.Generator, sizes: NDArray[Any] | None = None) -> Mask:
+def intrude(
+    n_open: int,
+    n_classes: int,
+    q: float,
+    rng: np.random.Generator,
+    sizes: NDArray[Any] | None = None,
+) -> Mask:
     """(n_open, c) sets for examples of no known class.
 
     Without `sizes` each label joins with probability q, and an empty set gets one uniform label. With `sizes`, a set's
@@ -118,7 +135,9 @@ def _blocks(mask: Mask) -> Iterator[Mask]:
     return (mask[start : start + step] for start in range(0, len(mask), step))
 
 
-def _draw_outside(mask: Mask, rows: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+def _draw_outside(
+    mask: Mask, rows: NDArray[np.int64], rng: np.random.Generator
+) -> NDArray[np.int64]:
     """For each row one label, uniform among those not in its set: draw any, and again while it is in."""
     label = rng.integers(mask.shape[1], size=len(rows))
     while len(again := np.flatnonzero(mask[rows, label])):
@@ -131,7 +150,9 @@ def _draw_pool(pool: int | None, count: int, rng: np.random.Generator) -> NDArra
     if pool is None:
         return np.arange(count)
     if pool < count:
-        raise InputError(f"pool={pool}: {count} open images are needed. Choose a smaller tau2 or a larger pool.")
+        raise InputError(
+            f"pool={pool}: {count} open images are needed. Choose a smaller tau2 or a larger pool."
+        )
     return rng.choice(pool, size=count, replace=False)
 
 
@@ -154,7 +175,10 @@ def _realised(sets: CandidateSets, kinds: NDArray[np.uint8]) -> dict[str, Any]:
         "open_share": int(counts[OPEN]) / n,
         "tau1_realised": int(counts[CLOSED]) / n0,
         "tau2_realised": int(counts[OPEN]) / n0,
-        "mean_set_size": {kind: float(t / k) if k else None for kind, t, k in zip(KINDS, totals, counts, strict=True)},
+        "mean_set_size": {
+            kind: float(t / k) if k else None
+            for kind, t, k in zip(KINDS, totals, counts, strict=True)
+        },
     }
 
 
@@ -165,12 +189,16 @@ def _checked(
     for name, share in (("q", q), ("tau1", tau1), ("tau2", tau2)):
         number(share, name, 0, 1)
     if n_classes < 2:
-        raise InputError(f"n_classes={n_classes!r}: expected at least 2, or there is no wrong label.")
+        raise InputError(
+            f"n_classes={n_classes!r}: expected at least 2, or there is no wrong label."
+        )
     whole(seed, "seed")
     one_of(open_sets, OPEN_SETS, "open_sets")
     labels = np.asarray(y)
     if labels.ndim != 1 or labels.dtype.kind not in "iu" or not len(labels):
-        raise InputError(f"y is {labels.dtype} of shape {labels.shape}: expected a vector of class indices (integers).")
+        raise InputError(
+            f"y is {labels.dtype} of shape {labels.shape}: expected a vector of class indices (integers)."
+        )
     if (wrong := (labels < 0) | (labels >= n_classes)).any():
         row = int(wrong.argmax())
         raise InputError(

@@ -18,7 +18,9 @@ from numba import njit
 from torch import Tensor
 
 NOTHING = np.int32(-0x7F800001)  # `in_order` of -inf
-TERMS = tuple(np.float32(math.log(2) ** k / math.factorial(k)) for k in range(6, -1, -1))  # of 2^x: 1e-7 off at +-0.5
+TERMS = tuple(
+    np.float32(math.log(2) ** k / math.factorial(k)) for k in range(6, -1, -1)
+)  # of 2^x: 1e-7 off at +-0.5
 PER_LOG = np.float32(1 / math.log(2))
 ONE_AT_A_TIME = Lock()  # the number of torch's threads belongs to the process
 
@@ -28,7 +30,9 @@ compiled = njit(nogil=True, fastmath={"reassoc", "contract", "nsz"}, error_model
 def wooden_losses(logits: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """(inside, outside, energy) of float32 logits, as `scores` has them up to rounding."""
     best, total = np.empty((2, len(logits)), np.float32), np.empty(len(logits), np.float32)
-    candidates = candidates.expand_as(logits)  # other shapes are refused: the loops would read beyond their ends
+    candidates = candidates.expand_as(
+        logits
+    )  # other shapes are refused: the loops would read beyond their ends
     summarise(logits.contiguous().numpy(), candidates.contiguous().numpy(), best, total)
     inside, outside = torch.from_numpy(best)
     top, log_total = torch.maximum(inside, outside), torch.from_numpy(total).log()
@@ -49,7 +53,9 @@ def in_threads(work: Callable[[Any], Any], parts: Iterable[Any]) -> list[Any]:
     with ONE_AT_A_TIME:
         threads = torch.get_num_threads()
         try:
-            with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            with ThreadPoolExecutor(
+                threads, initializer=torch.set_num_threads, initargs=(1,)
+            ) as pool:
                 return list(pool.map(work_as_here, parts))
         finally:
             torch.set_num_threads(threads)
@@ -61,7 +67,10 @@ def summarise(logits, candidates, best, total):
     for row in range(len(logits)):
         inside = outside = NOTHING
         for label in range(logits.shape[1]):
-            place, chosen = in_order(np.float32(logits[row, label]).view(np.int32)), candidates[row, label]
+            place, chosen = (
+                in_order(np.float32(logits[row, label]).view(np.int32)),
+                candidates[row, label],
+            )
             inside = max(inside, place if chosen else NOTHING)
             outside = max(outside, NOTHING if chosen else place)
         best[0, row] = np.int32(in_order(inside)).view(np.float32)

@@ -43,7 +43,9 @@ class Rehearsal(NamedTuple):
     open_response: float  # rise of the open share per share injected, mean over hidden classes
     closed_auroc: float  # of p_closed, injected rows against untouched ones
     open_auroc: float  # of p_open, the same
-    scores: dict[str, float]  # AUROC of each score alone for hidden classes: which of them sees open rows
+    scores: dict[
+        str, float
+    ]  # AUROC of each score alone for hidden classes: which of them sees open rows
 
 
 def rehearse(
@@ -55,25 +57,37 @@ def rehearse(
     sure, labels = confident(outputs, found)
     closed = _judged(misplaced(outputs, sure, labels, rng), found, kind=1)
     common = np.bincount(labels[sure], minlength=outputs.sets.n_classes)
-    hidden = [int(k) for k in np.argsort(-common, kind="stable")[:HIDDEN] if 0 < common[k] < len(sure)]
+    hidden = [
+        int(k) for k in np.argsort(-common, kind="stable")[:HIDDEN] if 0 < common[k] < len(sure)
+    ]
     if outputs.sets.n_classes < 3 or not hidden:
         return Rehearsal(closed[0], np.nan, closed[1], np.nan, {})
     opened = [_judged(hide_class(outputs, sure, labels, k, rng), found, kind=2) for k in hidden]
     names = ("p_open", *outputs.score_names)
     means = np.array([[one[0], *one[1:]] for one in opened]).mean(axis=0)
     return Rehearsal(
-        closed[0], float(means[0]), closed[1], float(means[1]), dict(zip(names[1:], means[2:].tolist(), strict=True))
+        closed[0],
+        float(means[0]),
+        closed[1],
+        float(means[1]),
+        dict(zip(names[1:], means[2:].tolist(), strict=True)),
     )
 
 
 def confident(outputs: Outputs, found: Study) -> tuple[Rows, NDArray[np.int64]]:
     """(rows that are normal with a label that is right, both with a probability above SURE; the labels of all rows)."""
     post, suggestion = judge_rows(make_judges(found), found.seen, POWERS)
-    sure = (post[:, 0] > SURE) & (suggestion[:, 1] > SURE) & (found.seen.sizes < outputs.sets.n_classes)
+    sure = (
+        (post[:, 0] > SURE)
+        & (suggestion[:, 1] > SURE)
+        & (found.seen.sizes < outputs.sets.n_classes)
+    )
     return np.flatnonzero(sure), suggestion[:, 0].astype(np.int64)
 
 
-def misplaced(outputs: Outputs, sure: Rows, labels: NDArray[np.int64], rng: np.random.Generator) -> Injected:
+def misplaced(
+    outputs: Outputs, sure: Rows, labels: NDArray[np.int64], rng: np.random.Generator
+) -> Injected:
     """A SHARE of all rows, taken from the sure ones, become closed."""
     count = min(len(sure) // 2, int(SHARE * len(outputs)))
     mask = outputs.sets.dense()
@@ -83,7 +97,9 @@ def misplaced(outputs: Outputs, sure: Rows, labels: NDArray[np.int64], rng: np.r
     return Injected(made, sure[chosen], np.delete(sure, chosen))
 
 
-def hide_class(outputs: Outputs, sure: Rows, labels: NDArray[np.int64], k: int, rng: np.random.Generator) -> Injected:
+def hide_class(
+    outputs: Outputs, sure: Rows, labels: NDArray[np.int64], k: int, rng: np.random.Generator
+) -> Injected:
     """Without class k, the sure rows of that class are open. Other rows that have no other candidate are left out."""
     mask = np.delete(outputs.sets.dense(), k, axis=1)
     injected = np.zeros(len(mask), dtype=bool)
@@ -99,7 +115,9 @@ def hide_class(outputs: Outputs, sure: Rows, labels: NDArray[np.int64], k: int, 
     features = None if outputs.features is None else outputs.features[kept]
     new = np.searchsorted(kept, sure)
     untouched = np.setdiff1d(new[labels[sure] != k], np.flatnonzero(injected[kept]))
-    return Injected(Outputs(sets, values, outputs.logits, features), np.flatnonzero(injected[kept]), untouched)
+    return Injected(
+        Outputs(sets, values, outputs.logits, features), np.flatnonzero(injected[kept]), untouched
+    )
 
 
 def _judged(made: Injected, before: Study, kind: int) -> list[float]:
@@ -110,7 +128,10 @@ def _judged(made: Injected, before: Study, kind: int) -> list[float]:
     rows = np.concatenate([made.injected, made.untouched])
     positive = np.arange(len(rows)) < len(made.injected)
     values = [p[rows], *(found.seen.scores[rows].T if kind == 2 else [])]
-    return [(shares[1] - shares[0]) * n / max(len(made.injected), 1), *(auroc(v, positive) or np.nan for v in values)]
+    return [
+        (shares[1] - shares[0]) * n / max(len(made.injected), 1),
+        *(auroc(v, positive) or np.nan for v in values),
+    ]
 
 
 def _sampled(outputs: Outputs) -> Outputs:

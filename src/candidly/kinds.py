@@ -58,6 +58,8 @@ class Truth:
     """What is true of n corrupted examples. For evaluation only: it travels apart from the training data."""
 
     labels: NDArray[np.int64]  # (n,) true class index; -1 for open examples
-    kinds: NDArray[np.uint8]  # (n,) NORMAL: truth in the set, CLOSED: in another known class, OPEN: in no known class
+    kinds: NDArray[
+        np.uint8
+    ]  # (n,) NORMAL: truth in the set, CLOSED: in another known class, OPEN: in no known class
     source: NDArray[np.int64]  # (n,) X = concatenate([known, auxiliary])[source]
     manifest: dict[str, Any]  # how the data were made, and what came out; JSON-serialisable

@@ -55,7 +55,11 @@ class Partition(torch.autograd.Function):
 
 
 def supcon(
-    q: Tensor, labels: Tensor, contrasts: Sequence[tuple[Tensor, Tensor]], own: Tensor, temperature: float
+    q: Tensor,
+    labels: Tensor,
+    contrasts: Sequence[tuple[Tensor, Tensor]],
+    own: Tensor,
+    temperature: float,
 ) -> Tensor:
     """-mean over positives of the log-probability among all contrasts (Khosla et al., NeurIPS 2020, Eq. 2).
 
@@ -66,7 +70,9 @@ def supcon(
     """
     anchors, (first, *others) = q / temperature, [keys for keys, _ in contrasts if len(keys)]
     among = (anchors @ first.T).scatter(1, own[:, None], torch.finfo(q.dtype).min).logsumexp(-1)
-    partition = torch.stack([among, *(Partition.apply(anchors, keys) for keys in others)]).logsumexp(0)
+    partition = torch.stack(
+        [among, *(Partition.apply(anchors, keys) for keys in others)]
+    ).logsumexp(0)
     counts = torch.bincount(torch.cat([y for _, y in contrasts]))
     empty, positives = q.new_zeros(len(counts), q.shape[1]), counts[labels] - 1
     summed = torch.stack([empty.index_add(0, y, keys) for keys, y in contrasts]).sum(0)

@@ -55,7 +55,12 @@ def final_score(history: list[dict[str, Any]], key: str = "accuracy") -> float:
 
 
 def audit_quality(
-    sets: CandidateSets, kinds: np.ndarray, best: np.ndarray, audit: pd.DataFrame, naive: np.ndarray, truth: np.ndarray
+    sets: CandidateSets,
+    kinds: np.ndarray,
+    best: np.ndarray,
+    audit: pd.DataFrame,
+    naive: np.ndarray,
+    truth: np.ndarray,
 ) -> dict[str, float | int | None] | None:
     """How well an audit found the rows whose truth is outside their set, where the truth is known; None if nowhere.
 
@@ -76,7 +81,9 @@ def audit_quality(
         "closed": float(closed[known].mean()),
         "open": float(open_[known].mean()),
         "accuracy": _mean(best == truth, of_class),
-        "suggested_right": _mean(suggested == truth, closed & (audit["verdict"] == "closed").to_numpy()),
+        "suggested_right": _mean(
+            suggested == truth, closed & (audit["verdict"] == "closed").to_numpy()
+        ),
         "ap_outside": average_precision(1 - kinds[known, 0], outside[known]),
         "ap_naive": average_precision(naive[known], outside[known]),
         "ap_closed": average_precision(kinds[known, 1], closed[known]),

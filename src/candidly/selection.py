@@ -17,7 +17,9 @@ from candidly.errors import InputError
 from candidly.kinds import Rates, Selection
 from candidly.scores import LOSSES, Array, doubt, energy, log_softmax, margin, surprise
 
-BLOCK = 1 << 20  # entries scored together: their temporary arrays stay in the cache, and threads have enough to do
+BLOCK = (
+    1 << 20
+)  # entries scored together: their temporary arrays stay in the cache, and threads have enough to do
 LARGE = 1 << 23  # entries for which compiled loops are worth half a second of compilation
 SAMPLE = 1 << 14  # values that tell roughly where a ranking is cut
 OPEN_SCORES = ("surprise", "confidence", "energy")
@@ -36,12 +38,16 @@ def select(margin: Array, openness: Array, rates: Rates, *, overlap: bool = Fals
     n_closed, n_open = rates.counts(n)
     is_open = _largest(openness, n_open)
     if overlap:
-        return Selection(_largest(margin, n - n_closed - n_open), ~_largest(margin, n - n_closed), is_open)
+        return Selection(
+            _largest(margin, n - n_closed - n_open), ~_largest(margin, n - n_closed), is_open
+        )
     is_closed = ~(_largest(margin, n - n_open - n_closed, ~is_open) | is_open)
     return Selection(~(is_open | is_closed), is_closed, is_open)
 
 
-def score(logits: Array, candidates: Array, losses: str = "wooden", openness: str = "surprise") -> tuple[Array, Array]:
+def score(
+    logits: Array, candidates: Array, losses: str = "wooden", openness: str = "surprise"
+) -> tuple[Array, Array]:
     """(margin, openness) of each example from logits, by the chosen losses (`LOSSES`) and score (`OPEN_SCORES`)."""
     return score_blocks(lambda rows: (logits[rows], candidates[rows]), logits, losses, openness)
 
@@ -53,15 +59,21 @@ def score_blocks(
     xp, sides, each = array_namespace(like), _sides, map
     if losses == "wooden" and _suits_loops(like):
         sides, each = _sides_by_loops, _loops().in_threads
-    found = xp.empty((3, len(like)), dtype=xp.result_type(like.dtype, xp.float32), device=device(like))
+    found = xp.empty(
+        (3, len(like)), dtype=xp.result_type(like.dtype, xp.float32), device=device(like)
+    )
 
-    def work(rows: slice) -> None:  # small results that wait for each other would keep memory between them in use
+    def work(
+        rows: slice,
+    ) -> None:  # small results that wait for each other would keep memory between them in use
         for kind, values in enumerate(sides(*block(rows), losses, openness)):
             found[kind, rows] = values
 
     list(each(work, blocks(*like.shape)))
     inside, outside, open_score = found
-    return margin(inside, outside), surprise(inside, outside) if openness == "surprise" else open_score
+    return margin(inside, outside), surprise(
+        inside, outside
+    ) if openness == "surprise" else open_score
 
 
 def blocks(n: int, c: int) -> Iterator[slice]:
@@ -70,7 +82,9 @@ def blocks(n: int, c: int) -> Iterator[slice]:
     return (slice(start, start + step) for start in range(0, max(1, n), step))
 
 
-def _sides(logits: Array, candidates: Array, losses: str, openness: str) -> tuple[Array, Array, Array]:
+def _sides(
+    logits: Array, candidates: Array, losses: str, openness: str
+) -> tuple[Array, Array, Array]:
     """(inside, outside, energy or doubt); the lesser of two wooden losses is that of the best class of all."""
     xp, log_probs = array_namespace(logits, candidates), log_softmax(logits)
     inside, outside = LOSSES[losses](log_probs, candidates)
@@ -79,7 +93,9 @@ def _sides(logits: Array, candidates: Array, losses: str, openness: str) -> tupl
     return inside, outside, xp.minimum(inside, outside) if losses == "wooden" else doubt(log_probs)
 
 
-def _sides_by_loops(logits: Array, candidates: Array, losses: str, openness: str) -> tuple[Array, Array, Array]:
+def _sides_by_loops(
+    logits: Array, candidates: Array, losses: str, openness: str
+) -> tuple[Array, Array, Array]:
     """The same with wooden losses; the loops are written for single precision."""
     if logits.dtype.itemsize != 4:
         return _sides(logits, candidates, losses, openness)
@@ -101,7 +117,10 @@ def _loops() -> Any:
     except ModuleNotFoundError:
         return None
     except Exception as error:  # such as a NumPy that is too new for it
-        warnings.warn(f"numba is installed, but cannot be imported; it goes without, slower: {error}", stacklevel=2)
+        warnings.warn(
+            f"numba is installed, but cannot be imported; it goes without, slower: {error}",
+            stacklevel=2,
+        )
         return None
     return fused
 
@@ -125,19 +144,27 @@ class MovingEnsemble:
     def warm(self, average: Array, output: Array, epoch: int, warmup: int) -> Array:
         """The mean with the output after `epoch` (1, 2, ...) of `warmup` epochs; outputs before the window leave it."""
         seen = epoch - max(0, warmup - self.window)
-        return average if seen <= 0 else output if seen == 1 else average + (output - average) / seen
+        return (
+            average if seen <= 0 else output if seen == 1 else average + (output - average) / seen
+        )
 
     def update(self, average: Array, output: Array) -> tuple[Array, Array]:
         """(average, ensemble output) of a main epoch."""
         ensemble, share = self.momentum * average, 1 - self.momentum
-        ensemble = ensemble.add_(output, alpha=share) if hasattr(ensemble, "add_") else ensemble + share * output
+        ensemble = (
+            ensemble.add_(output, alpha=share)
+            if hasattr(ensemble, "add_")
+            else ensemble + share * output
+        )
         return (ensemble if self.recursive else average), ensemble
 
 
 def _largest(values: Array, count: int, among: Array | None = None) -> Array:
     """Mask of the `count` largest values, ties to the earlier row; `among` admits rows that may be taken."""
     xp: Any = array_namespace(values)
-    admitted = xp.ones(values.shape[0], dtype=xp.bool, device=device(values)) if among is None else among
+    admitted = (
+        xp.ones(values.shape[0], dtype=xp.bool, device=device(values)) if among is None else among
+    )
     if count == 0:
         return ~admitted & admitted
     least = _kth_largest(values if among is None else xp.where(among, values, -math.inf), count)
@@ -164,7 +191,10 @@ def _at_rank(values: np.ndarray, at: int) -> Any:
     """
     step = len(values) // SAMPLE
     if step > 1:
-        sample, reach = np.sort(values[::step]), 2 * math.isqrt(SAMPLE)  # four standard deviations of a rank
+        sample, reach = (
+            np.sort(values[::step]),
+            2 * math.isqrt(SAMPLE),
+        )  # four standard deviations of a rank
         low, high = sample[[max(at // step - reach, 0), min(at // step + reach, len(sample) - 1)]]
         below, between = np.count_nonzero(values < low), values[(values >= low) & (values <= high)]
         if below <= at < below + len(between):
@@ -177,4 +207,6 @@ def _refuse_nan(values: Array, name: str) -> None:
     bad = xp.isnan(values)
     if xp.any(bad):
         row = int(xp.nonzero(bad)[0][0])
-        raise InputError(f"{name} of row {row} is NaN: the model's outputs must be numbers. Did training diverge?")
+        raise InputError(
+            f"{name} of row {row} is NaN: the model's outputs must be numbers. Did training diverge?"
+        )

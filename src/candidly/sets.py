@@ -45,10 +45,14 @@ class CandidateSets:
 
     def __init__(self, sets: Any, classes: Any = None, *, sep: str | None = "|") -> None:
         if sep is not None and not (isinstance(sep, str) and sep):
-            raise InputError(f"sep={sep!r}: expected a non-empty string such as '|', or None to keep strings whole.")
+            raise InputError(
+                f"sep={sep!r}: expected a non-empty string such as '|', or None to keep strings whole."
+            )
         self._fill(*_read(sets, None if classes is None else _class_list(classes), sep))
 
-    def _fill(self, indptr: NDArray[Any], indices: NDArray[Any], classes: NDArray[Any]) -> CandidateSets:
+    def _fill(
+        self, indptr: NDArray[Any], indices: NDArray[Any], classes: NDArray[Any]
+    ) -> CandidateSets:
         for name, array in (("indptr", indptr), ("indices", indices), ("classes", classes)):
             array.flags.writeable = False
             object.__setattr__(self, name, array)
@@ -82,16 +86,24 @@ class CandidateSets:
 
     def __getitem__(self, key: Any) -> Any:
         """An integer gives the labels of that row; a slice, list, index array or bool mask gives those rows' sets."""
-        if isinstance(key, tuple) and len(key) == 2 and key[1] is Ellipsis:  # how scikit-learn asks for rows
+        if (
+            isinstance(key, tuple) and len(key) == 2 and key[1] is Ellipsis
+        ):  # how scikit-learn asks for rows
             key = key[0]
         if isinstance(key, tuple):
-            raise IndexError(f"CandidateSets are indexed by rows only, not by {key!r}; dense() has columns too.")
+            raise IndexError(
+                f"CandidateSets are indexed by rows only, not by {key!r}; dense() has columns too."
+            )
         if isinstance(key, int | np.integer):
             row = range(len(self))[int(key)]
-            return tuple(self.classes[self.indices[self.indptr[row] : self.indptr[row + 1]]].tolist())
+            return tuple(
+                self.classes[self.indices[self.indptr[row] : self.indptr[row + 1]]].tolist()
+            )
         rows = np.arange(len(self))[key if isinstance(key, slice | list) else np.asarray(key)]
         if rows.ndim != 1:
-            raise IndexError(f"CandidateSets are indexed by one list or mask of rows, not by {_cut(repr(key))}.")
+            raise IndexError(
+                f"CandidateSets are indexed by one list or mask of rows, not by {_cut(repr(key))}."
+            )
         sizes = self.sizes[rows]
         indptr = np.concatenate([[0], np.cumsum(sizes)])
         taken = np.repeat(self.indptr[rows] - indptr[:-1], sizes) + np.arange(indptr[-1])
@@ -99,7 +111,9 @@ class CandidateSets:
 
     def dense(self, rows: Any = None) -> NDArray[np.bool_]:
         """(n, c) bool: entry (i, j) says whether class j is a candidate of example i; of the given rows only."""
-        part = self if rows is None else self[[rows] if isinstance(rows, int | np.integer) else rows]
+        part = (
+            self if rows is None else self[[rows] if isinstance(rows, int | np.integer) else rows]
+        )
         matrix = np.zeros(part.shape, dtype=bool)
         matrix[np.repeat(np.arange(len(part)), part.sizes), part.indices] = True
         return matrix
@@ -107,12 +121,16 @@ class CandidateSets:
     def to_csr(self) -> sparse.csr_array:
         """The 0/1 matrix as a SciPy sparse array of bool, (n, c)."""
         return sparse.csr_array(
-            (np.ones(len(self.indices), dtype=bool), self.indices, self.indptr), self.shape, copy=True
+            (np.ones(len(self.indices), dtype=bool), self.indices, self.indptr),
+            self.shape,
+            copy=True,
         )
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         if copy is False:
-            raise ValueError("the dense matrix of CandidateSets has to be made: it cannot be had without a copy.")
+            raise ValueError(
+                "the dense matrix of CandidateSets has to be made: it cannot be had without a copy."
+            )
         return self.dense().astype(bool if dtype is None else dtype, copy=False)
 
     def contains(self, labels: Any) -> NDArray[np.bool_]:
@@ -125,8 +143,12 @@ class CandidateSets:
             )
         if (wrong := (index < -1) | (index >= self.n_classes)).any():
             row = int(wrong.argmax())
-            raise InputError(f"row {row}: class index {index[row]} is outside -1..{self.n_classes - 1}.")
-        return np.logical_or.reduceat(self.indices == np.repeat(index, self.sizes), self.indptr[:-1])
+            raise InputError(
+                f"row {row}: class index {index[row]} is outside -1..{self.n_classes - 1}."
+            )
+        return np.logical_or.reduceat(
+            self.indices == np.repeat(index, self.sizes), self.indptr[:-1]
+        )
 
     def index_of(self, labels: Any) -> NDArray[np.int64]:
         """The class index of each label of a list or array; integers are read as in the constructor."""
@@ -137,12 +159,18 @@ class CandidateSets:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, CandidateSets):
             return NotImplemented
-        same_sets = np.array_equal(self.indptr, other.indptr) and np.array_equal(self.indices, other.indices)
+        same_sets = np.array_equal(self.indptr, other.indptr) and np.array_equal(
+            self.indices, other.indices
+        )
         return same_sets and self.classes.tolist() == other.classes.tolist()
 
     def __repr__(self) -> str:
         sizes = self.sizes
-        detail = f", {sizes.mean():.2f} candidates each ({sizes.min()} to {sizes.max()})" if len(self) else ""
+        detail = (
+            f", {sizes.mean():.2f} candidates each ({sizes.min()} to {sizes.max()})"
+            if len(self)
+            else ""
+        )
         return f"CandidateSets({len(self)} examples, {_shown(self.classes)}{detail})"
 
 
@@ -158,12 +186,18 @@ def _read(sets: Any, classes: NDArray[Any] | None, sep: str | None) -> Parts:
     if hasattr(sets, "columns"):
         columns = _class_list(list(sets.columns))
         table = _read_matrix(np.asarray(sets), columns)
-        return table if classes is None else _read_sets(object.__new__(CandidateSets)._fill(*table), classes)
+        return (
+            table
+            if classes is None
+            else _read_sets(object.__new__(CandidateSets)._fill(*table), classes)
+        )
     array = np.asarray(sets) if hasattr(sets, "__array__") else None
     if array is None or array.ndim == 1:
         return _read_rows(_listed(sets if array is None else array, "sets"), classes, sep)
     if array.ndim != 2:
-        raise InputError(f"sets of shape {array.shape}: expected a 0/1 matrix (n, c), or one set of labels per row.")
+        raise InputError(
+            f"sets of shape {array.shape}: expected a 0/1 matrix (n, c), or one set of labels per row."
+        )
     return _read_matrix(array, classes)
 
 
@@ -234,13 +268,19 @@ def _read_sparse(matrix: Any, classes: NDArray[Any] | None) -> Parts:
     if not csr.data.all():
         csr = csr.copy()
         csr.eliminate_zeros()
-    return _filled(csr.indptr.astype(np.int64)), csr.indices.astype(_index_dtype(len(classes))), classes
+    return (
+        _filled(csr.indptr.astype(np.int64)),
+        csr.indices.astype(_index_dtype(len(classes))),
+        classes,
+    )
 
 
 def _fit_width(shape: tuple[int, ...], classes: NDArray[Any] | None) -> NDArray[Any]:
     """The classes of the columns of a matrix."""
     if len(shape) != 2 or shape[1] == 0:
-        raise InputError(f"sets of shape {shape}: expected a 0/1 matrix (n, c) with a column for each class.")
+        raise InputError(
+            f"sets of shape {shape}: expected a 0/1 matrix (n, c) with a column for each class."
+        )
     if classes is None:
         return np.arange(shape[1])
     if len(classes) != shape[1]:
@@ -259,7 +299,9 @@ def _bad_entry(row: int, column: int, value: Any, classes: NDArray[Any]) -> Inpu
     )
 
 
-def _read_rows(rows: list[Any] | NDArray[Any], classes: NDArray[Any] | None, sep: str | None) -> Parts:
+def _read_rows(
+    rows: list[Any] | NDArray[Any], classes: NDArray[Any] | None, sep: str | None
+) -> Parts:
     """One item per example: a label, a string to split, or several labels."""
     if isinstance(rows, np.ndarray):
         indptr = _filled(np.arange(len(rows) + 1))
@@ -311,7 +353,9 @@ def _factorise(
     else:
         seen: dict[Any, int] = {}
         try:
-            inverse = np.fromiter((seen.setdefault(v, len(seen)) for v in values), dtype=np.int64, count=len(values))
+            inverse = np.fromiter(
+                (seen.setdefault(v, len(seen)) for v in values), dtype=np.int64, count=len(values)
+            )
         except TypeError:
             at = next(i for i, value in enumerate(values) if not _hashable(value))
             raise InputError(
@@ -320,7 +364,9 @@ def _factorise(
         uniques = [value.item() if isinstance(value, np.generic) else value for value in seen]
     if missing := [i for i, label in enumerate(uniques) if _is_missing(label)]:
         row = _row_of(indptr, _first(inverse, missing))
-        raise InputError(f"{where} {row}: missing label ({uniques[missing[0]]!r}). Fill it in, or drop it.")
+        raise InputError(
+            f"{where} {row}: missing label ({uniques[missing[0]]!r}). Fill it in, or drop it."
+        )
     return uniques, inverse
 
 
@@ -333,7 +379,10 @@ def _occurring(indptr: NDArray[Any], uniques: list[Any], inverse: NDArray[Any]) 
     except TypeError:
         comparable = (int, float, str)
         return label_array(
-            sorted(uniques, key=lambda x: (type(x).__name__, x if isinstance(x, comparable) else repr(x)))
+            sorted(
+                uniques,
+                key=lambda x: (type(x).__name__, x if isinstance(x, comparable) else repr(x)),
+            )
         )
 
 
@@ -371,7 +420,9 @@ def _holds_integers(classes: NDArray[Any]) -> bool:
 def _unknown(row: int, label: Any, classes: NDArray[Any] | None) -> InputError:
     """What to say about a label that is in no class list."""
     if isinstance(label, bool):
-        advice = "For a 0/1 matrix pass np.array(sets); if these are labels, pass classes=[False, True]."
+        advice = (
+            "For a 0/1 matrix pass np.array(sets); if these are labels, pass classes=[False, True]."
+        )
         return InputError(f"row {row}: {label} is not taken for a label. {advice}")
     assert classes is not None
     if isinstance(label, int) and not _holds_integers(classes):
@@ -385,14 +436,20 @@ def _unknown(row: int, label: Any, classes: NDArray[Any] | None) -> InputError:
     )
 
 
-def _compress(indptr: NDArray[Any], codes: NDArray[Any], c: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
+def _compress(
+    indptr: NDArray[Any], codes: NDArray[Any], c: int
+) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """Sort each row's class indices and drop repetitions, by way of positions in the flattened n x c matrix."""
     n = len(indptr) - 1
     keys = np.repeat(np.arange(n) * c, np.diff(indptr)) + codes
     if (keys[1:] <= keys[:-1]).any():
         keys.sort()
-        keys = keys[np.concatenate([[True], keys[1:] != keys[:-1]])]  # np.unique takes ten times as long
-    return np.searchsorted(keys, np.arange(n + 1) * c).astype(np.int64), (keys % c).astype(_index_dtype(c))
+        keys = keys[
+            np.concatenate([[True], keys[1:] != keys[:-1]])
+        ]  # np.unique takes ten times as long
+    return np.searchsorted(keys, np.arange(n + 1) * c).astype(np.int64), (keys % c).astype(
+        _index_dtype(c)
+    )
 
 
 # ---- class lists and other small things
@@ -407,11 +464,15 @@ def _class_list(classes: Any) -> NDArray[Any]:
     listed = _listed(classes, "classes")
     labels, inverse = _factorise(np.arange(len(listed) + 1), listed, "classes, entry")
     if not labels:
-        raise InputError("classes is empty: expected at least one label; leave it out to take those that occur.")
+        raise InputError(
+            "classes is empty: expected at least one label; leave it out to take those that occur."
+        )
     if len(labels) < len(listed):
         at = int(np.flatnonzero(np.bincount(inverse) > 1)[0])
         first, second = np.flatnonzero(inverse == at)[:2].tolist()
-        raise InputError(f"classes: {labels[at]!r} stands at {first} and again at {second}; name each class once.")
+        raise InputError(
+            f"classes: {labels[at]!r} stands at {first} and again at {second}; name each class once."
+        )
     return label_array([labels[i] for i in inverse])
 
 
@@ -435,7 +496,9 @@ def label_array(labels: list[Any]) -> NDArray[Any]:
     labels = [int(x) if isinstance(x, float) and x.is_integer() else x for x in labels]
     alike = len({type(x) for x in labels}) == 1 and isinstance(labels[0], str | int | float)
     array = np.array(labels) if alike else np.zeros(0)
-    return array if array.tolist() == labels else np.fromiter(labels, dtype=object, count=len(labels))
+    return (
+        array if array.tolist() == labels else np.fromiter(labels, dtype=object, count=len(labels))
+    )
 
 
 def _index_dtype(c: int) -> type[np.generic]:

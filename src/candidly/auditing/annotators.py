@@ -20,7 +20,9 @@ NORMAL_90 = 1.645
 class AnnotatorTally:
     """Sums over the answers of each annotator; `add` takes the rows block by block, in order."""
 
-    def __init__(self, answers: Answers, n_classes: int, truth: NDArray[np.int64] | None = None) -> None:
+    def __init__(
+        self, answers: Answers, n_classes: int, truth: NDArray[np.int64] | None = None
+    ) -> None:
         self.names, self.who = _most_active(answers)
         order = np.argsort(answers.row, kind="stable")
         self.row, self.who, self.sets = answers.row[order], self.who[order], answers.sets[order]
@@ -38,7 +40,9 @@ class AnnotatorTally:
         if mine.start == mine.stop:
             return
         given, q = self.sets.dense(mine), posterior[self.row[mine] - block.start]
-        each = sparse.csr_array((np.ones(len(q)), (self.who[mine], np.arange(len(q)))), (len(self.names), len(q)))
+        each = sparse.csr_array(
+            (np.ones(len(q)), (self.who[mine], np.arange(len(q)))), (len(self.names), len(q))
+        )
         self.outside += each @ (1 - np.where(given, q, 0).sum(axis=1))
         self.missed += each @ np.where(given, 0, q)
         self.due += each @ q
@@ -61,7 +65,11 @@ class AnnotatorTally:
         """The classes that this annotator most often leaves out where they are probably the truth."""
         top = np.argsort(-self.missed[k], kind="stable")[:MISSED]
         return [
-            {"label": classes[j], "rows": float(self.missed[k, j]), "share": float(self.missed[k, j] / self.due[k, j])}
+            {
+                "label": classes[j],
+                "rows": float(self.missed[k, j]),
+                "share": float(self.missed[k, j] / self.due[k, j]),
+            }
             for j in top.tolist()
             if self.missed[k, j] >= 0.5
         ]
@@ -73,7 +81,9 @@ class AnnotatorTally:
         truth = self.truth[self.row]
         known = truth != UNKNOWN
         wrong = known & ~self.sets.contains(np.maximum(truth, -1))
-        counts, wrongs = (np.bincount(self.who, mask, minlength=len(self.names)) for mask in (known, wrong))
+        counts, wrongs = (
+            np.bincount(self.who, mask, minlength=len(self.names)) for mask in (known, wrong)
+        )
         return [float(w / n) if n else None for w, n in zip(wrongs, counts, strict=True)]
 
 

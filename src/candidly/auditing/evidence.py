@@ -20,7 +20,12 @@ from candidly.errors import InputError
 from candidly.sets import CandidateSets
 
 BLOCK = 1 << 20  # entries looked at together: the fastest of 2^16 to 2^20
-POWERS = (0.25, 0.5, 1.0, 2.0)  # how sharply the model ranks the classes after the best: powers by sqrt
+POWERS = (
+    0.25,
+    0.5,
+    1.0,
+    2.0,
+)  # how sharply the model ranks the classes after the best: powers by sqrt
 TOLERANCE = 0.01  # by which the probabilities of a row may miss 1
 FLOATS = (np.float32, np.float64)
 NEIGHBOURS = 30  # rows that vote
@@ -59,7 +64,11 @@ class Outputs:
     @property
     def score_names(self) -> tuple[str, ...]:
         """The columns of `Observed.scores`."""
-        return ("doubt", *(("energy",) if self.logits else ()), *(("votes",) if self.has_features else ()))
+        return (
+            "doubt",
+            *(("energy",) if self.logits else ()),
+            *(("votes",) if self.has_features else ()),
+        )
 
     @property
     def has_features(self) -> bool:
@@ -87,7 +96,9 @@ def few_threads(outputs: Outputs) -> AbstractContextManager[object]:
 def read_outputs(candidates: Any, probs: Any, logits: Any, features: Any) -> Outputs:
     """The arguments of an audit as one object, after a look at their shapes."""
     if (probs is None) == (logits is None):
-        raise InputError("expected either probs or logits, the model's outputs (n, c), and not both.")
+        raise InputError(
+            "expected either probs or logits, the model's outputs (n, c), and not both."
+        )
     sets = candidates if isinstance(candidates, CandidateSets) else CandidateSets(candidates)
     if sets.n_classes < 2:
         raise InputError(
@@ -119,7 +130,9 @@ def _in_order(values: Any, classes: list[Any], name: str) -> Any:
         return values[classes]
     if columns == list(range(len(classes))):
         return values
-    raise InputError(f"{name} has the columns {columns}, but the classes are {classes}: expected a column for each.")
+    raise InputError(
+        f"{name} has the columns {columns}, but the classes are {classes}: expected a column for each."
+    )
 
 
 def _numbers(values: Any, name: str) -> Any:
@@ -169,9 +182,17 @@ def observe(
     index = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
     values = np.asarray(outputs.values[rows])
     if not (isinstance(rows, slice) and values.dtype in FLOATS):
-        values = values.astype(np.float32 if isinstance(rows, slice) else np.float64)  # a sample is for fitting
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):  # what is no number is told of by _check_values
-        r, weights = np.empty((2, *values.shape), values.dtype) if scratch is None else scratch[:, : len(values)]
+        values = values.astype(
+            np.float32 if isinstance(rows, slice) else np.float64
+        )  # a sample is for fitting
+    with np.errstate(
+        invalid="ignore", divide="ignore", over="ignore"
+    ):  # what is no number is told of by _check_values
+        r, weights = (
+            np.empty((2, *values.shape), values.dtype)
+            if scratch is None
+            else scratch[:, : len(values)]
+        )
         top = values.max(axis=1) if outputs.logits else None
         if top is None:
             np.copyto(r, values)
@@ -185,16 +206,36 @@ def observe(
         inside, label_in = _best_inside(members, sets, owner)
         outside, label_out = _best_outside(r, flat)
         best = np.maximum(inside, outside)  # 1, if the outputs are logits
-        members, inside, outside, total = members / best[owner], inside / best, outside / best, total / best
-        inside_sum = np.stack([np.add.reduceat(power_of(members, power), sets.starts) for power in powers])
+        members, inside, outside, total = (
+            members / best[owner],
+            inside / best,
+            outside / best,
+            total / best,
+        )
+        inside_sum = np.stack(
+            [np.add.reduceat(power_of(members, power), sets.starts) for power in powers]
+        )
         hit = 0.5 * ((inside > outside).astype(r.dtype) + (inside >= outside))
-        spread = np.maximum(everywhere / [power_of(best, power) for power in powers] - 1, 0).astype(r.dtype)
+        spread = np.maximum(everywhere / [power_of(best, power) for power in powers] - 1, 0).astype(
+            r.dtype
+        )
         chance = (sets.sizes.astype(r.dtype) - hit) / (c - 1)
         rest = np.where(spread > 0, np.clip((inside_sum - hit) / spread, 0, 1), chance)
     doubt, labels = np.log(total), (label_in, label_out)
     energy = [] if top is None else [-(top + doubt)]
     scores = [doubt, *energy, *_neighbour_scores(outputs, index, reference)]
-    return Observed(sets.sizes, hit, rest, chance, inside, outside, *labels, doubt, spread, np.stack(scores, axis=1))
+    return Observed(
+        sets.sizes,
+        hit,
+        rest,
+        chance,
+        inside,
+        outside,
+        *labels,
+        doubt,
+        spread,
+        np.stack(scores, axis=1),
+    )
 
 
 class Members(NamedTuple):
@@ -235,13 +276,19 @@ def _check_values(index: NDArray[Any], values: Floats, total: Floats, top: Float
 
 
 def _shown(row: Floats) -> str:
-    return "[" + ", ".join(f"{value:.4g}" for value in row[:6]) + (", ...]" if len(row) > 6 else "]")
+    return (
+        "[" + ", ".join(f"{value:.4g}" for value in row[:6]) + (", ...]" if len(row) > 6 else "]")
+    )
 
 
-def _best_inside(members: Floats, sets: Members, owner: NDArray[np.int64]) -> tuple[Floats, NDArray[np.int64]]:
+def _best_inside(
+    members: Floats, sets: Members, owner: NDArray[np.int64]
+) -> tuple[Floats, NDArray[np.int64]]:
     """(r, label) of the best candidate; of equal ones the first. `owner`: the row of each member."""
     best = np.maximum.reduceat(members, sets.starts)
-    is_best = np.flatnonzero(members == best[owner])[::-1]  # backwards: the first one is written last
+    is_best = np.flatnonzero(members == best[owner])[
+        ::-1
+    ]  # backwards: the first one is written last
     label = np.empty(len(best), dtype=np.int64)
     label[owner[is_best]] = sets.indices[is_best]
     return best, label
@@ -271,7 +318,9 @@ def power_of(r: Floats, power: float, out: Floats | None = None) -> Floats:
     return out
 
 
-def _neighbour_scores(outputs: Outputs, index: NDArray[Any], reference: Reference | None) -> list[Floats]:
+def _neighbour_scores(
+    outputs: Outputs, index: NDArray[Any], reference: Reference | None
+) -> list[Floats]:
     """-log of the most votes that a class gets from the nearest reference rows.
 
     Their distance is no score: open rows that resemble each other, such as images of another set, are not lonely.

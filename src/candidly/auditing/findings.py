@@ -41,14 +41,23 @@ def gather(
     """JSON-serialisable facts of `audit(...)` and `estimate_rates(...)` of these outputs."""
     kinds = audit[[f"p_{kind}" for kind in KINDS]].to_numpy()
     classes = outputs.sets.classes.tolist()
-    by_class, best, mass = ClassTally(len(classes)), np.empty(len(audit), dtype=np.int64), np.empty(len(audit))
+    by_class, best, mass = (
+        ClassTally(len(classes)),
+        np.empty(len(audit), dtype=np.int64),
+        np.empty(len(audit)),
+    )
     by_annotator = None if answers is None else AnnotatorTally(answers, len(classes), truth)
     for block in blocks(outputs, kinds):
-        best[block.rows], mass[block.rows] = block.probs.argmax(axis=1), (block.probs * block.mask).sum(axis=1)
+        best[block.rows], mass[block.rows] = (
+            block.probs.argmax(axis=1),
+            (block.probs * block.mask).sum(axis=1),
+        )
         by_class.add(block, 1 - kinds[block.rows, 0])
         if by_annotator is not None:
             by_annotator.add(block.rows, block.posterior)
-    quality = None if truth is None else audit_quality(outputs.sets, kinds, best, audit, 1 - mass, truth)
+    quality = (
+        None if truth is None else audit_quality(outputs.sets, kinds, best, audit, 1 - mass, truth)
+    )
     return {
         "rows": len(audit),
         "classes": len(classes),
@@ -58,7 +67,9 @@ def gather(
         "class_table": by_class.table(classes),
         "annotators": None if by_annotator is None else by_annotator.table(classes),
         "evaluation": quality,
-        "suspects": {kind: _suspects(outputs, audit, kinds, k) for k, kind in enumerate(KINDS) if k},
+        "suspects": {
+            kind: _suspects(outputs, audit, kinds, k) for k, kind in enumerate(KINDS) if k
+        },
         "points": _points(outputs, audit, drawable := _drawable(audit)),
         "points_of": len(drawable),
         "review": _review(1 - kinds[:, 0], outputs, truth),
@@ -69,7 +80,11 @@ def shares(estimate: RatesEstimate) -> dict[str, dict[str, float]]:
     found = {}
     for name in ("outside", "closed", "open"):
         low, high = getattr(estimate, f"{name}_interval")
-        found[name] = {"share": float(getattr(estimate, name)), "low": float(low), "high": float(high)}
+        found[name] = {
+            "share": float(getattr(estimate, name)),
+            "low": float(low),
+            "high": float(high),
+        }
     return found
 
 
@@ -129,7 +144,9 @@ def describe(outputs: Outputs, audit: pd.DataFrame, row: int) -> dict[str, Any]:
     }
 
 
-def _suspects(outputs: Outputs, audit: pd.DataFrame, kinds: NDArray[Any], kind: int) -> list[dict[str, Any]]:
+def _suspects(
+    outputs: Outputs, audit: pd.DataFrame, kinds: NDArray[Any], kind: int
+) -> list[dict[str, Any]]:
     """The rows that are most probably of this kind, the most probable first."""
     p = kinds[:, kind]
     top = np.argpartition(-p, min(SUSPECTS, len(p)) - 1)[:SUSPECTS]
@@ -141,7 +158,9 @@ def _suspect(outputs: Outputs, audit: pd.DataFrame, row: int, kind: int) -> dict
     """With the model's best classes; a row that may be closed suggests one outside its set, also if judged normal."""
     entry, likely = describe(outputs, audit, row), _likely(outputs, row)
     if KINDS[kind] == "closed" and entry["verdict"] == "normal":
-        entry["suggestion"] = next((best["label"] for best in likely if not best["candidate"]), None)
+        entry["suggestion"] = next(
+            (best["label"] for best in likely if not best["candidate"]), None
+        )
     return entry | {"likely": likely}
 
 
@@ -150,7 +169,10 @@ def _likely(outputs: Outputs, row: int) -> list[dict[str, Any]]:
     p, members = probabilities(outputs, [row])[0], outputs.sets.dense(row)[0]
     best = np.argsort(-p, kind="stable")[:LIKELY].tolist()
     classes = outputs.sets.classes.tolist()
-    return [{"label": shown(classes[j]), "p": round(float(p[j]), 4), "candidate": bool(members[j])} for j in best]
+    return [
+        {"label": shown(classes[j]), "p": round(float(p[j]), 4), "candidate": bool(members[j])}
+        for j in best
+    ]
 
 
 def _drawable(audit: pd.DataFrame) -> NDArray[np.int64]:
@@ -162,14 +184,18 @@ def _points(outputs: Outputs, audit: pd.DataFrame, rows: NDArray[np.int64]) -> l
     """Losses and description of these rows, or of a random sample of them."""
     if len(rows) > POINTS:
         rows = np.sort(np.random.default_rng(0).choice(rows, POINTS, replace=False))
-    losses = audit[["inside_loss", "outside_loss"]].iloc[rows].to_numpy(np.float64).round(3).tolist()
+    losses = (
+        audit[["inside_loss", "outside_loss"]].iloc[rows].to_numpy(np.float64).round(3).tolist()
+    )
     return [
         {"inside": inside, "outside": outside} | describe(outputs, audit, row)
         for (inside, outside), row in zip(losses, rows.tolist(), strict=True)
     ]
 
 
-def _review(outside: NDArray[Any], outputs: Outputs, truth: NDArray[np.int64] | None) -> list[dict[str, Any]]:
+def _review(
+    outside: NDArray[Any], outputs: Outputs, truth: NDArray[np.int64] | None
+) -> list[dict[str, Any]]:
     """How many errors to expect among the first N rows, in the order of suspicion; and how many there are, if known."""
     order = np.argsort(-outside, kind="stable")
     expected = np.cumsum(outside[order])
@@ -179,7 +205,11 @@ def _review(outside: NDArray[Any], outputs: Outputs, truth: NDArray[np.int64] | 
         found = np.cumsum(~outputs.sets.contains(truth)[order])
     steps = np.unique(np.linspace(1, most, min(CURVE, most)).round().astype(int))
     return [
-        {"rows": int(n), "expected": float(expected[n - 1]), "blind": float(expected[-1] * n / len(order))}
+        {
+            "rows": int(n),
+            "expected": float(expected[n - 1]),
+            "blind": float(expected[-1] * n / len(order)),
+        }
         | ({} if found is None else {"found": int(found[n - 1])})
         for n in steps.tolist()
     ]

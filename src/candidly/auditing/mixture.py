@@ -63,13 +63,17 @@ def design(mixture: Mixture, scores: Floats) -> Floats:
     return np.stack([np.ones(len(scores)), *columns], axis=1).astype(scores.dtype)
 
 
-def explain(mixture: Mixture, seen: Observed, X: Floats, rest: Floats) -> tuple[Floats, Floats, Floats]:
+def explain(
+    mixture: Mixture, seen: Observed, X: Floats, rest: Floats
+) -> tuple[Floats, Floats, Floats]:
     """(joint, a, inside): (3, n) P(kind, S | x), accuracy, and the probability that a known row's truth is in S."""
     c, s = mixture.n_classes, seen.sizes
     a = expit(X @ mixture.accuracy.astype(X.dtype))
     w = open_prior(mixture, X)
     inside = a * seen.hit + (1 - a) * blend(rest, seen.chance, mixture.floor)
-    blind = c / np.arange(1, c + 1, dtype=X.dtype)  # by size: c/s; and c/(c - s), but a full set is never closed
+    blind = c / np.arange(
+        1, c + 1, dtype=X.dtype
+    )  # by size: c/s; and c/(c - s), but a full set is never closed
     normal = (1 - w) * (1 - mixture.closed) * inside * blind[s - 1]
     closed = (1 - w) * mixture.closed * (1 - inside) * np.r_[blind[::-1], 0].astype(X.dtype)[s]
     return np.stack([normal, closed, w * size_odds(mixture, s, X.dtype)]), a, inside
@@ -77,12 +81,18 @@ def explain(mixture: Mixture, seen: Observed, X: Floats, rest: Floats) -> tuple[
 
 def open_prior(mixture: Mixture, X: Floats) -> Any:
     """w of each row."""
-    return X.dtype.type(0) if mixture.openness is None else expit(X @ mixture.openness.astype(X.dtype))
+    return (
+        X.dtype.type(0) if mixture.openness is None else expit(X @ mixture.openness.astype(X.dtype))
+    )
 
 
 def size_odds(mixture: Mixture, sizes: NDArray[np.int64], kind: Any = np.float64) -> Floats:
     """P(s | open) / P(s | known) of each row."""
-    return np.ones(len(sizes), kind) if mixture.size_odds is None else mixture.size_odds.astype(kind)[sizes]
+    return (
+        np.ones(len(sizes), kind)
+        if mixture.size_odds is None
+        else mixture.size_odds.astype(kind)[sizes]
+    )
 
 
 def blend(rest: Floats, chance: Any, floor: float) -> Floats:
@@ -90,7 +100,9 @@ def blend(rest: Floats, chance: Any, floor: float) -> Floats:
     return (1 - floor) * rest + floor * chance
 
 
-def fit_mixture(seen: Observed, n_classes: int, *, with_open: bool = True, with_sizes: bool = True) -> Mixture:
+def fit_mixture(
+    seen: Observed, n_classes: int, *, with_open: bool = True, with_sizes: bool = True
+) -> Mixture:
     """Fit by EM; `seen` has all POWERS."""
     mixture, shapes = _start(seen, n_classes, with_open, with_sizes), _shapes(seen)
     X, before = design(mixture, seen.scores), -np.inf
@@ -110,7 +122,9 @@ def support(full: Mixture, without: Mixture, seen: Observed) -> float:
     X = design(full, seen.scores)
     joint, _, _ = explain(full, seen, X, seen.rest[full.power])
     w = open_prior(full, X)
-    return float(np.log(joint.sum(axis=0) / (1 - w + w * size_odds(full, seen.sizes))).sum() - without.fit)
+    return float(
+        np.log(joint.sum(axis=0) / (1 - w + w * size_odds(full, seen.sizes))).sum() - without.fit
+    )
 
 
 def sizes_mislead(full: Mixture, without: Mixture, seen: Observed) -> bool:
@@ -121,14 +135,19 @@ def sizes_mislead(full: Mixture, without: Mixture, seen: Observed) -> bool:
     so more often.)
     """
     sure = (seen.doubt <= np.median(seen.doubt)) & (seen.hit == 1)
-    return support(full, without, seen) < -DENIED or abs(_drift(seen.sizes[sure], seen.doubt[sure])) > DRIFT
+    return (
+        support(full, without, seen) < -DENIED
+        or abs(_drift(seen.sizes[sure], seen.doubt[sure])) > DRIFT
+    )
 
 
 def _drift(sizes: NDArray[np.int64], doubt: Floats) -> float:
     """The correlation of sizes with the rank of the doubt, in standard errors; 0 where there is none."""
     if len(sizes) < 10 or np.ptp(sizes) == 0 or np.ptp(doubt) == 0:
         return 0.0
-    return float(np.corrcoef(sizes, np.unique(doubt, return_inverse=True)[1])[0, 1] * np.sqrt(len(sizes)))
+    return float(
+        np.corrcoef(sizes, np.unique(doubt, return_inverse=True)[1])[0, 1] * np.sqrt(len(sizes))
+    )
 
 
 def shares(mixture: Mixture, seen: Observed) -> Floats:
@@ -148,7 +167,10 @@ def standard_errors(mixture: Mixture, seen: Observed) -> list[float]:
     k = min(max(mixture.closed, 1e-3), 1 - 1e-3)
     right = normal * a * seen.hit / np.maximum(inside, 1e-12)
     right += closed * a * (1 - seen.hit) / np.maximum(1 - inside, 1e-12)
-    gradients = [(closed / k - normal / (1 - k))[:, None], (right - (normal + closed) * a)[:, None] * X]
+    gradients = [
+        (closed / k - normal / (1 - k))[:, None],
+        (right - (normal + closed) * a)[:, None] * X,
+    ]
     of_closed, of_open = np.zeros(1 + X.shape[1]), np.zeros(1 + X.shape[1])
     of_closed[0] = 1.0
     if mixture.openness is not None:
@@ -187,10 +209,13 @@ def _maximise(
     """The M-step: shares in closed form, one Newton step for each logistic part, the best power by comparison."""
     normal, closed, open_ = post
     known = normal + closed
-    right_in = normal * a * seen.hit / np.maximum(inside, 1e-12)  # normal, and the truth is the best class
+    right_in = (
+        normal * a * seen.hit / np.maximum(inside, 1e-12)
+    )  # normal, and the truth is the best class
     right_out = closed * a * (1 - seen.hit) / np.maximum(1 - inside, 1e-12)
     power, floor = divmod(
-        int((shapes[0] @ (normal - right_in) + shapes[1] @ (closed - right_out)).argmax()), len(FLOORS)
+        int((shapes[0] @ (normal - right_in) + shapes[1] @ (closed - right_out)).argmax()),
+        len(FLOORS),
     )
     openness = mixture.openness
     if openness is not None:
@@ -203,7 +228,9 @@ def _maximise(
         openness=openness,
         power=power,
         floor=FLOORS[floor],
-        size_odds=None if mixture.size_odds is None else _fit_odds(seen.sizes, known, open_, mixture.n_classes),
+        size_odds=None
+        if mixture.size_odds is None
+        else _fit_odds(seen.sizes, known, open_, mixture.n_classes),
     )
 
 

@@ -21,7 +21,9 @@ class Block(NamedTuple):
     posterior: NDArray[Any]  # (b, c) of each class to be the truth; sums to 1 - p_open
 
 
-def class_posterior(mask: NDArray[np.bool_], probs: NDArray[Any], kinds: NDArray[Any]) -> NDArray[Any]:
+def class_posterior(
+    mask: NDArray[np.bool_], probs: NDArray[Any], kinds: NDArray[Any]
+) -> NDArray[Any]:
     """The candidates share p_normal and the other classes p_closed, each in proportion to the model's probabilities.
 
     mask, probs: (b, c). kinds: (b, 3), probabilities of normal, closed and open.
@@ -39,4 +41,8 @@ def blocks(outputs: Outputs, kinds: NDArray[Any]) -> Iterator[Block]:
 def probabilities(outputs: Outputs, rows: Any) -> NDArray[Any]:
     """(b, c) of these rows, whatever the outputs are."""
     values = np.asarray(outputs.values[rows], dtype=np.float64)
-    return np.exp(log_softmax(values)) if outputs.logits else values / values.sum(axis=1, keepdims=True)
+    return (
+        np.exp(log_softmax(values))
+        if outputs.logits
+        else values / values.sum(axis=1, keepdims=True)
+    )

@@ -48,7 +48,9 @@ SAMPLE = 5000  # rows that the mixture is fitted to: the cost does not grow with
 FEW = 100  # rows below which shares mean little
 DOUBTED = 10  # rows that are taken to be normal besides, when there are few
 WIDER = 1.5  # the interval, in units of its sampling error: the mixture is a model, and models err
-MODEL_ERROR = 0.015  # added to both ends, as above; chosen for 90 % coverage in benchmarks/audit_rates.py
+MODEL_ERROR = (
+    0.015  # added to both ends, as above; chosen for 90 % coverage in benchmarks/audit_rates.py
+)
 NORMAL_90 = 1.645
 POSSIBLE = 0.05  # weight of open rows above which they are spoken of
 LURED = 3.5  # standard errors by which wrong candidates may follow the model's ranking
@@ -74,14 +76,19 @@ class RatesEstimate:
         return Rates(self.closed, self.open)
 
     def __str__(self) -> str:
-        lines = [f"{name}: {_percent(getattr(self, name), getattr(self, name + '_interval'))}" for name in _NAMES]
+        lines = [
+            f"{name}: {_percent(getattr(self, name), getattr(self, name + '_interval'))}"
+            for name in _NAMES
+        ]
         return "\n".join([*lines, *self.notes])
 
 
 _NAMES = ("closed", "open", "outside")
 
 
-def estimate_rates(candidates: Any, probs: Any = None, *, logits: Any = None, features: Any = None) -> RatesEstimate:
+def estimate_rates(
+    candidates: Any, probs: Any = None, *, logits: Any = None, features: Any = None
+) -> RatesEstimate:
     """Estimate the shares of closed and open rows from a model's outputs for rows that it was not trained on.
 
     candidates: `CandidateSets`, or anything that makes one. probs or logits: (n, c). Logits allow energy as a sign of
@@ -113,12 +120,18 @@ def study(outputs: Outputs) -> Study:
     if weight > POSSIBLE and sizes_mislead(full, without, seen):
         full = fit_mixture(seen, c, with_sizes=False)
         weight = _weight_of_open(full, without, seen, c)
-    return Study(_estimate([full, without], weight, seen, c), full, without, weight, reference, seen)
+    return Study(
+        _estimate([full, without], weight, seen, c), full, without, weight, reference, seen
+    )
 
 
 def sample(n: int) -> NDArray[np.int64]:
     """At most SAMPLE rows, the same ones each time, in order."""
-    return np.arange(n) if n <= SAMPLE else np.sort(np.random.default_rng(0).choice(n, SAMPLE, replace=False))
+    return (
+        np.arange(n)
+        if n <= SAMPLE
+        else np.sort(np.random.default_rng(0).choice(n, SAMPLE, replace=False))
+    )
 
 
 def _weight_of_open(full: Mixture, without: Mixture, seen: Observed, c: int) -> float:
@@ -133,11 +146,17 @@ def _weight_of_open(full: Mixture, without: Mixture, seen: Observed, c: int) -> 
 
 
 def _estimate(fits: list[Mixture], weight: float, seen: Observed, c: int) -> RatesEstimate:
-    points = np.array([(s[1], s[2], s[1] + s[2]) for s in (shares(fit, seen) for fit in fits)])  # (2, 3)
+    points = np.array(
+        [(s[1], s[2], s[1] + s[2]) for s in (shares(fit, seen) for fit in fits)]
+    )  # (2, 3)
     reach = MODEL_ERROR + NORMAL_90 * WIDER * np.array([standard_errors(fit, seen) for fit in fits])
     point = weight * points[0] + (1 - weight) * points[1]
-    alone = fits[0].size_odds is not None and support(fits[0], fits[1], seen) < 0  # contents do not speak for open rows
-    believed = slice(0, 1 if weight > 0.99 and not alone else 2)  # open rows are possible, but may explain too little
+    alone = (
+        fits[0].size_odds is not None and support(fits[0], fits[1], seen) < 0
+    )  # contents do not speak for open rows
+    believed = slice(
+        0, 1 if weight > 0.99 and not alone else 2
+    )  # open rows are possible, but may explain too little
     low, high = (points - reach)[believed].min(axis=0), (points + reach)[believed].max(axis=0)
     if (lure := lured(fits[0], seen)) > LURED:
         low, high = np.zeros(3), np.maximum(high, _bounds(seen, c))
@@ -145,7 +164,9 @@ def _estimate(fits: list[Mixture], weight: float, seen: Observed, c: int) -> Rat
         point, low, high = point * n / (n + DOUBTED), np.zeros(3), np.ones(3)
     if (seen.sizes == c).all():
         low, high = np.zeros(3), np.array([0.0, 1.0, 1.0])
-    ends = zip(np.clip(np.minimum(low, point), 0, 1), np.clip(np.maximum(high, point), 0, 1), strict=True)
+    ends = zip(
+        np.clip(np.minimum(low, point), 0, 1), np.clip(np.maximum(high, point), 0, 1), strict=True
+    )
     intervals = [(float(a), float(b)) for a, b in ends]
     closed, open_ = (float(x) for x in np.clip(point[:2], 0, 1))
     outside = min(closed + open_, 1.0)
@@ -153,7 +174,9 @@ def _estimate(fits: list[Mixture], weight: float, seen: Observed, c: int) -> Rat
     return RatesEstimate(closed, open_, outside, intervals[0], intervals[1], intervals[2], notes)
 
 
-def _notes(points: NDArray[np.float64], weight: float, alone: bool, sizeless: bool, lure: float) -> Iterator[str]:
+def _notes(
+    points: NDArray[np.float64], weight: float, alone: bool, sizeless: bool, lure: float
+) -> Iterator[str]:
     """Words, where an assumption fails or the data cannot tell."""
     if POSSIBLE < weight <= 0.99:
         yield (
@@ -204,7 +227,9 @@ def lured(mixture: Mixture, seen: Observed) -> float:
     Where the best class is the truth and a candidate, the others are wrong candidates: drawn blindly, they hold as much
     of the remaining probability as their number says.
     """
-    joint, a, inside = explain(mixture, seen, design(mixture, seen.scores), seen.rest[mixture.power])
+    joint, a, inside = explain(
+        mixture, seen, design(mixture, seen.scores), seen.rest[mixture.power]
+    )
     normal = joint[0] / joint.sum(axis=0)
     right = normal * a * seen.hit / np.maximum(inside, 1e-12)
     excess = right * (seen.rest[POWERS.index(1.0)] - seen.chance)

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from candidly.auditing.evidence import POWERS, Observed, Outputs, few_threads, observe, power_of, read_outputs
+from candidly.auditing.evidence import (
+    POWERS,
+    Observed,
+    Outputs,
+    few_threads,
+    observe,
+    power_of,
+    read_outputs,
+)
 from candidly.auditing.mixture import Mixture, blend, design, explain
 from candidly.auditing.rates import DOUBTED, FEW, RatesEstimate, Study, study
 from candidly.errors import InputError
@@ -51,20 +59,30 @@ def audit(
     """
     outputs = read_outputs(candidates, probs, logits, features)
     names = _names(ids, len(outputs))
-    plainly = DOUBTED / (len(outputs) + DOUBTED) if len(outputs) < FEW and isinstance(rates, str) else 0.0
+    plainly = (
+        DOUBTED / (len(outputs) + DOUBTED) if len(outputs) < FEW and isinstance(rates, str) else 0.0
+    )
     with few_threads(outputs):
         found = study(outputs)
-        table = _table(outputs, names, *_judge_all(outputs, found, make_judges(found, rates), plainly))
+        table = _table(
+            outputs, names, *_judge_all(outputs, found, make_judges(found, rates), plainly)
+        )
     table.attrs["notes"] = list(found.estimate.notes)
     return table
 
 
-def _judge_all(outputs: Outputs, found: Study, judges: list[Judge], plainly: float) -> tuple[Floats, Floats, Floats]:
+def _judge_all(
+    outputs: Outputs, found: Study, judges: list[Judge], plainly: float
+) -> tuple[Floats, Floats, Floats]:
     """(n, 3) probabilities of the kinds, (n, 2) suggested class and its probability, (n, 2) losses."""
     n = len(outputs)
     whole = n == len(found.seen.sizes)  # all rows were looked at already
     powers = POWERS if whole else tuple(sorted({POWERS[judge.mixture.power] for judge in judges}))
-    post, suggestion, losses = np.empty((n, 3)), np.empty((n, 2)), np.empty((n, 2), dtype=np.float32)
+    post, suggestion, losses = (
+        np.empty((n, 3)),
+        np.empty((n, 2)),
+        np.empty((n, 2), dtype=np.float32),
+    )
     scratch = None if whole else outputs.scratch()
     for block in [slice(0, n)] if whole else outputs.blocks():
         seen = found.seen if whole else observe(outputs, block, found.reference, powers, scratch)
@@ -84,11 +102,16 @@ class Judge(NamedTuple):
 def make_judges(found: Study, rates: Any = "auto") -> list[Judge]:
     """Estimated shares: the mixtures with and without open rows, weighed. Given ones: that which can have them."""
     if isinstance(rates, str) and rates == "auto":
-        judges = [Judge(found.mixture, found.weight, np.ones(3)), Judge(found.without, 1 - found.weight, np.ones(3))]
+        judges = [
+            Judge(found.mixture, found.weight, np.ones(3)),
+            Judge(found.without, 1 - found.weight, np.ones(3)),
+        ]
         return judges[:1] if found.weight > 0.999 else judges
     rates = rates.rates if isinstance(rates, RatesEstimate) else rates
     if not isinstance(rates, Rates):
-        raise InputError(f'rates={rates!r}: expected "auto", Rates(closed, open), or what estimate_rates() returned.')
+        raise InputError(
+            f'rates={rates!r}: expected "auto", Rates(closed, open), or what estimate_rates() returned.'
+        )
     mixture = found.mixture if rates.open > 0 else found.without
     mixture = replace(mixture, closed=float(np.clip(mixture.closed, NEVER, 1 - NEVER)))
     return [Judge(mixture, 1.0, _odds(mixture, found.seen, rates))]
@@ -102,15 +125,24 @@ def judge_rows(
     The suggestion is the best candidate of a row that is rather normal, the best other class of one rather closed.
     plainly: how much the model's own word counts, beside mixtures that were fitted to few rows.
     """
-    X, total = design(judges[0].mixture, seen.scores), sum(judge.weight for judge in judges)  # the knots are the same
+    X, total = (
+        design(judges[0].mixture, seen.scores),
+        sum(judge.weight for judge in judges),
+    )  # the knots are the same
     where = [powers.index(POWERS[judge.mixture.power]) for judge in judges]
-    parts = [judge.weight / total * _opinion(judge, seen, X, k) for judge, k in zip(judges, where, strict=True)]
+    parts = [
+        judge.weight / total * _opinion(judge, seen, X, k)
+        for judge, k in zip(judges, where, strict=True)
+    ]
     opinion = np.sum(parts, axis=0) if len(parts) > 1 else parts[0]
     if plainly:
         opinion = (1 - plainly) * opinion + plainly * _plain_opinion(seen)
     normal, closed, open_, right_in, right_out = opinion
     stays = normal >= closed
-    label, right = np.where(stays, seen.label_in, seen.label_out), np.where(stays, right_in, right_out)
+    label, right = (
+        np.where(stays, seen.label_in, seen.label_out),
+        np.where(stays, right_in, right_out),
+    )
     return np.stack([normal, closed, open_], axis=1), np.stack([label, right], axis=1)
 
 
@@ -124,7 +156,10 @@ def _opinion(judge: Judge, seen: Observed, X: Floats, k: int) -> Floats:
         second = power_of(lesser, POWERS[mixture.power]) / spread
     evenly = 1 / (mixture.n_classes - 1)
     second = (1 - a) * blend(np.where(spread > 0, second, evenly), evenly, mixture.floor)
-    p_in, p_out = np.where(seen.inside >= best, a, second), np.where(seen.outside >= best, a, second)
+    p_in, p_out = (
+        np.where(seen.inside >= best, a, second),
+        np.where(seen.outside >= best, a, second),
+    )
     right_in = normal * np.minimum(p_in / np.maximum(inside, 1e-12), 1)
     right_out = closed * np.minimum(p_out / np.maximum(1 - inside, 1e-12), 1)
     return np.stack([normal, closed, open_, right_in, right_out])
@@ -174,7 +209,9 @@ def _odds(mixture: Mixture, seen: Observed, rates: Rates) -> Floats:
 
 def _losses(seen: Observed) -> Floats:
     with np.errstate(divide="ignore"):
-        return np.stack([seen.doubt - np.log(seen.inside), seen.doubt - np.log(seen.outside)], axis=1)
+        return np.stack(
+            [seen.doubt - np.log(seen.inside), seen.doubt - np.log(seen.outside)], axis=1
+        )
 
 
 def _names(ids: Any, n: int) -> Any:
@@ -186,7 +223,9 @@ def _names(ids: Any, n: int) -> Any:
     return names
 
 
-def _table(outputs: Outputs, names: Any, post: Floats, suggestion: Floats, losses: Floats) -> pd.DataFrame:
+def _table(
+    outputs: Outputs, names: Any, post: Floats, suggestion: Floats, losses: Floats
+) -> pd.DataFrame:
     import pandas as pd
 
     post /= post.sum(axis=1, keepdims=True)  # in double precision
@@ -197,7 +236,9 @@ def _table(outputs: Outputs, names: Any, post: Floats, suggestion: Floats, losse
         "id": names,
         "verdict": pd.Categorical.from_codes(verdict, categories=pd.Index(KINDS)),
         **{f"p_{kind}": post[:, k] for k, kind in enumerate(KINDS)},
-        "suggested_label": pd.Categorical.from_codes(labels, categories=pd.Index(outputs.sets.classes.tolist())),
+        "suggested_label": pd.Categorical.from_codes(
+            labels, categories=pd.Index(outputs.sets.classes.tolist())
+        ),
         "suggested_probability": np.where(is_open, post[:, 2], suggestion[:, 1]),
         "inside_loss": losses[:, 0],
         "outside_loss": losses[:, 1],

@@ -68,7 +68,9 @@ def _part(found: list[Job], part: str) -> list[Job]:
     return [every[i] for i in sorted(by_row[int(k) - 1 :: int(n)])]
 
 
-def run(chosen: list[Job], out: Path, data_dir: Path | None, retry: bool, device: str = "auto") -> str:
+def run(
+    chosen: list[Job], out: Path, data_dir: Path | None, retry: bool, device: str = "auto"
+) -> str:
     """Run them; failures are told at the end."""
     chosen = distinct(chosen)
     failures = run_jobs(chosen, out, data_dir, retry=retry, device=device)
@@ -78,19 +80,28 @@ def run(chosen: list[Job], out: Path, data_dir: Path | None, retry: bool, device
         summary += f" {busy} {'is' if busy == 1 else 'are'} being run by another process."
     if failures:
         listing = "".join(f"\n  {name}: {error}" for name, error in failures.items())
-        raise TrainingError(f"{summary} {len(failures)} failed (--retry tries them again):{listing}")
+        raise TrainingError(
+            f"{summary} {len(failures)} failed (--retry tries them again):{listing}"
+        )
     return summary
 
 
 def planned(chosen: list[Job], out: Path, data_dir: Path | None = None) -> str:
     """The runs, their states, how long the rest will take, and whether the data for it are there."""
     entries = plan(distinct(chosen), out)
-    lines = [f"{entry['key']}  {entry['state']:10}  {_time(entry['seconds']):>9}  {entry['name']}" for entry in entries]
+    lines = [
+        f"{entry['key']}  {entry['state']:10}  {_time(entry['seconds']):>9}  {entry['name']}"
+        for entry in entries
+    ]
     left = [entry["seconds"] for entry in entries if entry["state"] != "done"]
     if not left:
         return "\n".join([*lines, f"All {len(entries)} runs are done."])
     known = [seconds for seconds in left if seconds is not None]
-    guess = f"about {_time(sum(known) / len(known) * len(left))}" if known else "no estimate before a first run is done"
+    guess = (
+        f"about {_time(sum(known) / len(known) * len(left))}"
+        if known
+        else "no estimate before a first run is done"
+    )
     lines.append(f"{len(left)} of {len(entries)} runs are left: {guess}.")
     if failed := sum(entry["state"] == "failed" for entry in entries):
         lines.append(f"{failed} of them failed, and wait for --retry.")
@@ -115,8 +126,14 @@ def scale_of(scale: str | None, out: Path, exported: Path | None) -> str:
         return scale
     there = sorted({found["scale"] for found in _found(out, exported)})
     if len(there) != 1:
-        told = f"there are results of {', '.join(there)}" if there else f"there are no results in {exported or out}"
-        raise InputError(f"which scale? {told}: name one by --scale (`candidly bench scales` lists them).")
+        told = (
+            f"there are results of {', '.join(there)}"
+            if there
+            else f"there are no results in {exported or out}"
+        )
+        raise InputError(
+            f"which scale? {told}: name one by --scale (`candidly bench scales` lists them)."
+        )
     return there[0]
 
 
@@ -139,7 +156,9 @@ def _absent(absent: list[Job], wanted: int, table: str, out: Path) -> str:
     rows = "".join(f' --methods "{name}"' for name in dict.fromkeys(job.row.name for job in absent))
     seeds, cell = 1 + max(job.seed for job in absent), absent[0].cell
     tau = "" if (cell.tau1, cell.tau2) in TAUS else f" --tau {cell.tau1:g} {cell.tau2:g}"
-    options = f"--scale {absent[0].scale.name}{tau}{cells}{rows} --seeds {seeds} --out {quote(str(out))}"
+    options = (
+        f"--scale {absent[0].scale.name}{tau}{cells}{rows} --seeds {seeds} --out {quote(str(out))}"
+    )
     there = f"{wanted - len(absent)} of {wanted} runs are there"
     return f"{there}; to train the missing runs: candidly bench run {table} {options}"
 
@@ -149,9 +168,13 @@ def _mixed(there: list[dict[str, Any]]) -> list[str]:
     data: dict[str, set[str]] = {}
     for found in there:
         if found.get("data"):
-            data.setdefault(f"{Cell(**found['cell']).name} seed {found['seed']}", set()).add(found["data"])
+            data.setdefault(f"{Cell(**found['cell']).name} seed {found['seed']}", set()).add(
+                found["data"]
+            )
     return [
-        f"{name}: results come from {len(seen)} versions of the data." for name, seen in data.items() if len(seen) > 1
+        f"{name}: results come from {len(seen)} versions of the data."
+        for name, seen in data.items()
+        if len(seen) > 1
     ]
 
 
@@ -165,12 +188,16 @@ def _short(there: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def show(chosen: list[Job], table: str, out: Path, exported: Path | None, style: str, details: bool) -> str:
+def show(
+    chosen: list[Job], table: str, out: Path, exported: Path | None, style: str, details: bool
+) -> str:
     """The table as text."""
     render = FORMATS[one_of(style, FORMATS, "format")]
     entries = make_table(chosen, _found(out, exported), table)
     told = {e["row"] for e in entries if e["mean"] is not None or e["paper"] is not None}
-    entries = [e for e in entries if e["row"] in told] or entries  # rows with nothing to tell are left out
+    entries = [
+        e for e in entries if e["row"] in told
+    ] or entries  # rows with nothing to tell are left out
     return as_markdown(entries, details) if style == "md" else render(entries)
 
 
@@ -189,17 +216,27 @@ def figure(
     if file.suffix.lower() not in SUFFIXES:
         raise InputError(f"{file} ends in {file.suffix!r}: expected one of {', '.join(SUFFIXES)}.")
     chosen = SCALES[one_of(scale, SCALES, "scale")]
-    opened = chosen.opens[0] if open_set is None else one_of(open_set, chosen.opens, "open set of this scale")
+    opened = (
+        chosen.opens[0]
+        if open_set is None
+        else one_of(open_set, chosen.opens, "open set of this scale")
+    )
     if kind == "params" and opened != chosen.opens[0]:
-        raise InputError(f"--open {opened}: at this scale, params are swept with {chosen.opens[0]} alone.")
+        raise InputError(
+            f"--open {opened}: at this scale, params are swept with {chosen.opens[0]} alone."
+        )
     needed = _needed(kind, chosen, opened)
     if train and (absent := _not_in(needed, _usable(kind, out, exported))):
         run(absent, out, data_dir, retry=True)
     by_key = _usable(kind, out, exported)
     if absent := _not_in(needed, by_key):
         names = "; ".join(job.name for job in absent)
-        raise InputError(f"this figure needs runs that are not there ({names}): `--run` trains them first.")
-    picture = _draw(kind, chosen, opened, {job.row.name: by_key[job.key] for job in needed}, data_dir)
+        raise InputError(
+            f"this figure needs runs that are not there ({names}): `--run` trains them first."
+        )
+    picture = _draw(
+        kind, chosen, opened, {job.row.name: by_key[job.key] for job in needed}, data_dir
+    )
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, lambda temporary: _save(picture, temporary, file.suffix[1:].lower()))
     return f"{file} drawn."
@@ -220,7 +257,9 @@ def _needed(kind: str, scale: Scale, opened: str) -> list[Job]:
 
 def _usable(kind: str, out: Path, exported: Path | None) -> dict[str, Any]:
     found = _found(out, exported)
-    return {one["key"]: one for one in found if "figures" in one or kind not in ("losses", "examples")}
+    return {
+        one["key"]: one for one in found if "figures" in one or kind not in ("losses", "examples")
+    }
 
 
 def _not_in(jobs: list[Job], by_key: dict[str, Any]) -> list[Job]:
@@ -235,13 +274,17 @@ def _save(picture: Any, path: Path, form: str) -> None:
         picture.savefig(path, format=form, dpi=200)
 
 
-def _draw(kind: str, scale: Scale, opened: str, found: dict[str, Any], data_dir: Path | None) -> Any:
+def _draw(
+    kind: str, scale: Scale, opened: str, found: dict[str, Any], data_dir: Path | None
+) -> Any:
     if kind == "losses":
         return figures.losses_figure(found["ooc"]["figures"]["losses"])
     if kind == "precision":
         epochs = make_scheme(scale.scheme, **scale.changes).epochs
         curves = {name: result["curves"] for name, result in found.items()}
-        return figures.precision_figure(curves, warmup_epochs(scale.ooc_settings(opened, 0.1)["warmup"], epochs))
+        return figures.precision_figure(
+            curves, warmup_epochs(scale.ooc_settings(opened, 0.1)["warmup"], epochs)
+        )
     if kind == "params":
         return figures.params_figure(_sweeps(scale, found))
     examples = found["ooc, robust"]["figures"]["examples"]
@@ -260,7 +303,12 @@ def _sweeps(scale: Scale, found: dict[str, Any]) -> dict[str, list[dict[str, Any
 
 def _point(value: float, found: dict[str, Any], default: str) -> dict[str, Any]:
     precision = {kind: found["curves"][f"precision_{kind}"][-1] for kind in KINDS}
-    return {"value": value, "score": found["score"], "precision": precision, "default": found["key"] == default}
+    return {
+        "value": value,
+        "score": found["score"],
+        "precision": precision,
+        "default": found["key"] == default,
+    }
 
 
 def _picture(source: Source, row: int) -> np.ndarray:
@@ -275,12 +323,20 @@ def _read(path: Path) -> list[dict[str, Any]]:
     try:
         found = [json.loads(line) for line in path.read_text().splitlines()]
     except OSError as error:
-        reason = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
-        raise InputError(f"{path} {reason}: expected a file written by `candidly bench export`.") from error
+        reason = (
+            "is missing"
+            if isinstance(error, FileNotFoundError)
+            else f"cannot be read ({error.strerror})"
+        )
+        raise InputError(
+            f"{path} {reason}: expected a file written by `candidly bench export`."
+        ) from error
     except ValueError as error:  # no JSON, or no text at all
         raise InputError(f"{path} is not a file of JSON lines ({error}).") from error
     if not all(map(is_result, found)):
-        raise InputError(f"{path} has lines that are no results: expected what `candidly bench export` writes.")
+        raise InputError(
+            f"{path} has lines that are no results: expected what `candidly bench export` writes."
+        )
     return found
 
 

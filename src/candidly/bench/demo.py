@@ -24,7 +24,15 @@ WARMUP = 0.3  # of the training; chosen on validation rows. The paper's tenth is
 
 
 def run_demo(
-    out: Path, *, q: float, tau1: float, tau2: float, seed: int, epochs: int, settings: list[str], also: list[str]
+    out: Path,
+    *,
+    q: float,
+    tau1: float,
+    tau2: float,
+    seed: int,
+    epochs: int,
+    settings: list[str],
+    also: list[str],
 ) -> dict[str, Any]:
     """Train PRODEN, `ooc`, its robust preset and `also`; write a RUN folder for each, and two pictures, below `out`."""
     began = time.perf_counter()
@@ -36,7 +44,12 @@ def run_demo(
         rows = [train_one(run, name, method, problem, config) for name, method in methods.items()]
         draw(run, problem, warmup_epochs(methods["ooc"].settings["warmup"], epochs))
         took = round(time.perf_counter() - began, 1)
-        results = {"out": str(out), "data": problem.truth.manifest, "methods": rows, "seconds": took}
+        results = {
+            "out": str(out),
+            "data": problem.truth.manifest,
+            "methods": rows,
+            "seconds": took,
+        }
         write_json(run.folder / "results.json", results)
     return results
 
@@ -57,19 +70,38 @@ def make_methods(problem: Problem, settings: list[str], also: list[str]) -> dict
         "PRODEN": make_method("proden"),
         "ooc": make_method("ooc", None, ooc),
         "ooc, robust": make_method("ooc", "robust", ooc),
-        **{name: make_method(name, None, parsed[name]) for name in also if name not in ("ooc", "proden")},
+        **{
+            name: make_method(name, None, parsed[name])
+            for name in also
+            if name not in ("ooc", "proden")
+        },
     }
 
 
-def train_one(run: Run, name: str, method: Method, problem: Problem, config: dict[str, Any]) -> dict[str, Any]:
+def train_one(
+    run: Run, name: str, method: Method, problem: Problem, config: dict[str, Any]
+) -> dict[str, Any]:
     """One method into one RUN folder, unless it is there already; returns its row of the printed table."""
     folder = run.folder / folder_name(name)
     if not folder.exists():
-        net = {"name": "mlp", "shape": list(problem.X.shape[1:]), "n_classes": problem.candidates.n_classes}
+        net = {
+            "name": "mlp",
+            "shape": list(problem.X.shape[1:]),
+            "n_classes": problem.candidates.n_classes,
+        }
         with writing(folder, {**config, "method": name, "net": net}) as inner:
-            data = {"test": problem.test, "truth": problem.truth, "seed": config["seed"], "epochs": config["epochs"]}
-            model = build_net("mlp", problem.X.shape[1:], problem.candidates.n_classes, seed=config["seed"])
-            fitted = fit(model, problem.X, problem.candidates, method, run=inner, label=name, **data)
+            data = {
+                "test": problem.test,
+                "truth": problem.truth,
+                "seed": config["seed"],
+                "epochs": config["epochs"],
+            }
+            model = build_net(
+                "mlp", problem.X.shape[1:], problem.candidates.n_classes, seed=config["seed"]
+            )
+            fitted = fit(
+                model, problem.X, problem.candidates, method, run=inner, label=name, **data
+            )
             inner.save_model(fitted.predictor, net)
             inner.save_arrays(**arrays(fitted))
     history = read_metrics(folder)
@@ -96,9 +128,14 @@ def draw(run: Run, problem: Problem, warmup: int) -> None:
         return
     histograms = loss_histograms(ensemble, problem.candidates.dense(), problem.truth.kinds)
     losses_figure(histograms).savefig(run.folder / "losses.png", dpi=150)
-    histories = {name: read_metrics(run.folder / folder_name(name)) for name in ("ooc", "ooc, robust")}
+    histories = {
+        name: read_metrics(run.folder / folder_name(name)) for name in ("ooc", "ooc, robust")
+    }
     keys = [f"precision_{kind}" for kind in KINDS]
-    curves = {name: {key: [row.get(key) for row in rows] for key in keys} for name, rows in histories.items()}
+    curves = {
+        name: {key: [row.get(key) for row in rows] for key in keys}
+        for name, rows in histories.items()
+    }
     precision_figure(curves, warmup).savefig(run.folder / "precision.png", dpi=150)
 
 
@@ -127,4 +164,6 @@ def render(results: dict[str, Any]) -> str:
     lines += ["the other methods are given nothing.", ""]
     lines += [f"Written to {out}/ in {results['seconds']:.0f} s:"]
     lines += [f"  {name:20} {what}" for name, what in files.items()]
-    return "\n".join([*lines, "", "Next: candidly methods    candidly demo --q 0.5    candidly demo --help"])
+    return "\n".join(
+        [*lines, "", "Next: candidly methods    candidly demo --q 0.5    candidly demo --help"]
+    )

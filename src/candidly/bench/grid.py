@@ -21,7 +21,13 @@ import torch
 
 from candidly.bench.figures import loss_histograms, typical_examples
 from candidly.bench.oracle import Oracle
-from candidly.bench.problems import Problem, make_problem, reduced, supervised_problem, true_selection
+from candidly.bench.problems import (
+    Problem,
+    make_problem,
+    reduced,
+    supervised_problem,
+    true_selection,
+)
 from candidly.bench.scales import Scale, load_source, moments, require_data
 from candidly.console.progress import bar
 from candidly.errors import InputError, RunBusyError
@@ -36,7 +42,16 @@ from candidly.tensors.nets import build_net
 from candidly.tensors.views import make_views
 from candidly.training.trainer import Fitted, find_device, fit, make_scheme
 
-RESULT = {"key", "scale", "cell", "row", "seed", "score", "seconds", "curves"}  # what a result holds at least
+RESULT = {
+    "key",
+    "scale",
+    "cell",
+    "row",
+    "seed",
+    "score",
+    "seconds",
+    "curves",
+}  # what a result holds at least
 QS, TAUS = (0.1, 0.3, 0.5), ((0.2, 0.4), (0.3, 0.6))
 
 
@@ -55,7 +70,9 @@ class Row:
         """What the row receives beside the candidate sets, and users do not have."""
         if self.reference is not None:
             return {"supervised": "true labels", "oracle": "true kinds"}[self.reference]
-        knows_shares = "rates" in defaults(METHODS[self.method]) and self.settings.get("rates") != "auto"
+        knows_shares = (
+            "rates" in defaults(METHODS[self.method]) and self.settings.get("rates") != "auto"
+        )
         return "true shares" if knows_shares else "nothing"
 
 
@@ -69,8 +86,13 @@ ROWS = (
     Row("ooc, robust", "ooc", "robust"),
     Row("ooc, gradual", "ooc", "gradual"),
 )
-ON_TRUE_LABELS = tuple(Row(f"{name}, true labels", name.lower(), reference="supervised") for name in COMPARED)
-ABLATIONS = (Row("full", "ooc"), *(Row(name, "ooc", settings=values) for name, values in OOC.ABLATIONS.items()))
+ON_TRUE_LABELS = tuple(
+    Row(f"{name}, true labels", name.lower(), reference="supervised") for name in COMPARED
+)
+ABLATIONS = (
+    Row("full", "ooc"),
+    *(Row(name, "ooc", settings=values) for name, values in OOC.ABLATIONS.items()),
+)
 SWEEPS: dict[str, tuple[float, ...]] = {  # of the paper's figure; phi as a share of the warm-up
     "alpha": (0.1, 0.5, 1.0, 3.0, 5.0),
     "beta": (0.1, 0.5, 1.0, 3.0, 5.0),
@@ -93,7 +115,9 @@ def sweep_rows(scale: Scale) -> dict[str, list[tuple[float, Row]]]:
         "gamma": [(v, {} if v == 1 else {"rates": v}) for v in SWEEPS["gamma"]],
     }
     return {
-        letter: [(value, Row(f"{letter}={value:g}", "ooc", settings=given)) for value, given in entries]
+        letter: [
+            (value, Row(f"{letter}={value:g}", "ooc", settings=given)) for value, given in entries
+        ]
         for letter, entries in settings.items()
     }
 
@@ -124,7 +148,11 @@ class Job:
     @property
     def data(self) -> Cell:
         """The cell that is trained on: supervised learning knows no ambiguity, so that one run serves all cells."""
-        return Cell(self.scale.opens[0], 0.0, 0.0, 0.0) if self.row.reference == "supervised" else self.cell
+        return (
+            Cell(self.scale.opens[0], 0.0, 0.0, 0.0)
+            if self.row.reference == "supervised"
+            else self.cell
+        )
 
     @property
     def plan(self) -> dict[str, Any]:
@@ -135,7 +163,11 @@ class Job:
         """All that decides the result, defaults spelt out, as JSON has it; names of rows and scales decide nothing."""
         scale, row, cls = self.scale, self.row, METHODS[self.row.method]
         settings = {**defaults(cls), **cls.PRESETS.get(row.preset or "", {}), **self.settings}
-        sizes: dict[str, Any] = {"known": scale.known, "n_known": scale.n_known, "n_test": scale.n_test}
+        sizes: dict[str, Any] = {
+            "known": scale.known,
+            "n_known": scale.n_known,
+            "n_test": scale.n_test,
+        }
         nets = {"net": scale.net, "net_settings": scale.net_settings}
         if scale.encoding is not None:
             sizes["encoding"] = dataclasses.asdict(scale.encoding)
@@ -143,7 +175,14 @@ class Job:
         if scheme["precision"] == "float32":  # as all runs had it before there was a choice
             del scheme["precision"]
         method = {"method": row.method, "settings": settings, "reference": row.reference}
-        whole = {**sizes, **nets, "scheme": scheme, "cell": dataclasses.asdict(self.data), **method, "seed": self.seed}
+        whole = {
+            **sizes,
+            **nets,
+            "scheme": scheme,
+            "cell": dataclasses.asdict(self.data),
+            **method,
+            "seed": self.seed,
+        }
         return json.loads(json.dumps(whole, default=str))
 
     @property
@@ -152,7 +191,9 @@ class Job:
         them; `ooc` has the settings of the scale too."""
         cls = METHODS[self.row.method]
         given = {"rates": "true"} if "rates" in defaults(cls) else {}
-        of_scale = self.scale.ooc_settings(self.cell.open_set, self.cell.q) if issubclass(cls, OOC) else {}
+        of_scale = (
+            self.scale.ooc_settings(self.cell.open_set, self.cell.q) if issubclass(cls, OOC) else {}
+        )
         return {**given, **of_scale, **self.row.settings}
 
     @property
@@ -192,7 +233,9 @@ def table_jobs(
     chosen_cells = _matching(columns, cells, "cell")
     named = {name.lower() for name in rows or ()}
     others = [Row(name, name) for name in METHODS if name not in {row.method for row in ROWS}]
-    more = [row for row in (*others, *ON_TRUE_LABELS) if table == "table1" and row.name.lower() in named]
+    more = [
+        row for row in (*others, *ON_TRUE_LABELS) if table == "table1" and row.name.lower() in named
+    ]
     chosen_rows = lines if rows is None else _matching((*lines, *more), rows, "row")
     count = scale.seeds if seeds is None else seeds
     return [Job(scale, c, r, s) for s, c, r in product(range(count), chosen_cells, chosen_rows)]
@@ -214,7 +257,11 @@ def run_jobs(
     _require_folder(out)
     out.mkdir(parents=True, exist_ok=True)
     jobs = distinct(jobs)
-    waiting = [job for job in jobs if _state(job, out) != "done" and (retry or not _failed(job, out).exists())]
+    waiting = [
+        job
+        for job in jobs
+        if _state(job, out) != "done" and (retry or not _failed(job, out).exists())
+    ]
     require_sets(waiting, data_dir)
     with bar(len(jobs), "runs", done=len(jobs) - len(waiting)) as advance:
         for job in waiting:
@@ -260,7 +307,11 @@ def _attempt(job: Job, out: Path, data_dir: Path | None, device: str) -> None:
             raise
         if (out / job.key).exists():  # another process has just finished it
             return
-        told = {"name": job.name, "error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
+        told = {
+            "name": job.name,
+            "error": f"{type(error).__name__}: {error}",
+            "traceback": traceback.format_exc(),
+        }
         write_json(_failed(job, out), {**told, "config": job.config})
 
 
@@ -275,11 +326,15 @@ def run_job(job: Job, out: Path, data_dir: Path | None, device: str = "auto") ->
     method = method_of(job, problem)
     data = supervised_problem(problem) if job.row.reference == "supervised" else problem
     views = make_views(data.X, **moments(scale), device=find_device(device))
-    model = build_net(scale.net, views.shape, data.candidates.n_classes, seed=job.seed, **scale.net_settings)
+    model = build_net(
+        scale.net, views.shape, data.candidates.n_classes, seed=job.seed, **scale.net_settings
+    )
     plan = {"scheme": scale.scheme, "seed": job.seed, **job.plan}
     with writing(out / job.key, job.config) as run:
         known: dict[str, Any] = {"test": data.test, "truth": data.truth}
-        fitted = fit(model, views, data.candidates, method, **known, run=run, label=job.row.name, **plan)
+        fitted = fit(
+            model, views, data.candidates, method, **known, run=run, label=job.row.name, **plan
+        )
         found = result(job, fitted, data) | {"data": run.note["training"]["data"]}
         write_json(run.folder / "result.json", found)
 
@@ -287,14 +342,24 @@ def run_job(job: Job, out: Path, data_dir: Path | None, device: str = "auto") ->
 def problem_of(job: Job, data_dir: Path | None) -> Problem:
     """The corrupted data of a run. The last ones are kept: the methods of a cell share them."""
     scale, cell = job.scale, job.data
-    key = (scale.known, scale.n_known, scale.n_test, cell.open_set, job.seed, data_dir, scale.encoding)
+    key = (
+        scale.known,
+        scale.n_known,
+        scale.n_test,
+        cell.open_set,
+        job.seed,
+        data_dir,
+        scale.encoding,
+    )
     return _problem(key, cell)
 
 
 @lru_cache(maxsize=1)
 def _problem(source_of: tuple[Any, ...], cell: Cell) -> Problem:
     *_, seed, _, encoding = source_of
-    problem = make_problem(load_source(*source_of), q=cell.q, tau1=cell.tau1, tau2=cell.tau2, seed=seed)
+    problem = make_problem(
+        load_source(*source_of), q=cell.q, tau1=cell.tau1, tau2=cell.tau2, seed=seed
+    )
     return problem if encoding is None else reduced(problem, encoding.components)
 
 
@@ -314,7 +379,10 @@ def result(job: Job, fitted: Fitted, data: Problem) -> dict[str, Any]:
     """What tables and figures need of a run."""
     history = fitted.history
     predicted, labels = fitted.predictor.logits(data.test[0]).argmax(-1), data.test[1]
-    kept = ("accuracy", *(k for k in history[-1] if k.startswith(("precision_", "recall_", "auroc_"))))
+    kept = (
+        "accuracy",
+        *(k for k in history[-1] if k.startswith(("precision_", "recall_", "auroc_"))),
+    )
     return {
         "key": job.key,
         "scale": job.scale.name,
@@ -325,12 +393,18 @@ def result(job: Job, fitted: Fitted, data: Problem) -> dict[str, Any]:
         "per_class": [float((predicted[labels == k] == k).mean()) for k in np.unique(labels)],
         "seconds": sum(row["seconds"] for row in history),
         "flops": history[-1]["flops"],
-        "curves": {k: [None if (v := row.get(k)) is None else round(v, 4) for row in history] for k in kept},
+        "curves": {
+            k: [None if (v := row.get(k)) is None else round(v, 4) for row in history] for k in kept
+        },
         "images": data.truth.manifest["images"],
         "time": time.time(),
         "versions": versions(),
         "machine": machine(),
-        **(figures_of(fitted.method, fitted, data) if isinstance(fitted.method, OOC) and fitted.selection else {}),
+        **(
+            figures_of(fitted.method, fitted, data)
+            if isinstance(fitted.method, OOC) and fitted.selection
+            else {}
+        ),
     }
 
 
@@ -355,11 +429,15 @@ def figures_of(method: OOC, fitted: Fitted, data: Problem) -> dict[str, Any]:
     masks, truth = data.candidates.dense(), data.truth
     examples = typical_examples(truth, masks, fitted.selection)
     inputs = data.X[[example["row"] for example in examples]]
-    probs = fitted.predictor.predict_proba(inputs if inputs.ndim != 3 or inputs.dtype == np.uint8 else inputs[:, 0])
+    probs = fitted.predictor.predict_proba(
+        inputs if inputs.ndim != 3 or inputs.dtype == np.uint8 else inputs[:, 0]
+    )
     for example, p in zip(examples, probs.tolist(), strict=True):
         example["probs"] = [round(value, 4) for value in p]
     ensemble = method.average.cpu().numpy()
-    return {"figures": {"losses": loss_histograms(ensemble, masks, truth.kinds), "examples": examples}}
+    return {
+        "figures": {"losses": loss_histograms(ensemble, masks, truth.kinds), "examples": examples}
+    }
 
 
 def results(out: Path) -> Iterator[dict[str, Any]]:
@@ -378,7 +456,13 @@ def plan(jobs: list[Job], out: Path) -> list[dict[str, Any]]:
     """Each run with its state and an estimate of its seconds from those already done; None if nothing is known."""
     done = list(results(out))
     return [
-        {"name": job.name, "key": job.key, "state": _state(job, out), "seconds": _estimate(job, done)} for job in jobs
+        {
+            "name": job.name,
+            "key": job.key,
+            "state": _state(job, out),
+            "seconds": _estimate(job, done),
+        }
+        for job in jobs
     ]
 
 
@@ -395,5 +479,7 @@ def _state(job: Job, out: Path) -> str:
 def _estimate(job: Job, done: list[dict[str, Any]]) -> float | None:
     """The median of the same row at the same scale, else of the scale."""
     scale = [r for r in done if r["scale"] == job.scale.name]
-    same = [r["seconds"] for r in scale if r["row"] == job.row.name] or [r["seconds"] for r in scale]
+    same = [r["seconds"] for r in scale if r["row"] == job.row.name] or [
+        r["seconds"] for r in scale
+    ]
     return float(np.median(same)) if same else None

@@ -21,7 +21,9 @@ class Oracle(OOC):
 
     def setup(self, model: nn.Module, candidates: Tensor, rng: torch.Generator) -> None:
         super().setup(model, candidates, rng)
-        self.groups = torch.stack([torch.as_tensor(mask, device=candidates.device) for mask in self.truth])
+        self.groups = torch.stack(
+            [torch.as_tensor(mask, device=candidates.device) for mask in self.truth]
+        )
 
     def epoch_start(self, epoch: int, predict_all: Callable[[], Tensor]) -> None:
         self.warming = epoch < self.warmup_epochs

@@ -49,9 +49,18 @@ class Problem:
         return Rates(self.truth.manifest["closed_share"], self.truth.manifest["open_share"])
 
 
-def make_problem(source: Source, *, q: float, tau1: float, tau2: float, seed: int, **options: Any) -> Problem:
+def make_problem(
+    source: Source, *, q: float, tau1: float, tau2: float, seed: int, **options: Any
+) -> Problem:
     """Corrupt a source."""
-    settings = {"q": q, "tau1": tau1, "tau2": tau2, "seed": seed, "pool": len(source.pool), **options}
+    settings = {
+        "q": q,
+        "tau1": tau1,
+        "tau2": tau2,
+        "seed": seed,
+        "pool": len(source.pool),
+        **options,
+    }
     candidates, truth = corrupt(source.y, len(source.classes), **settings)
     truth.manifest.update(sources=source.hashes, images=source.images)
     n0, rows = len(source.X), truth.source
@@ -65,10 +74,15 @@ def reduced(problem: Problem, components: int) -> Problem:
     plain = np.asarray(problem.X if problem.X.ndim == 2 else problem.X[:, 0], dtype=np.float32)
     mean = plain.mean(0)
     covariance = (plain - mean).T @ (plain - mean)
-    axes = np.linalg.eigh(covariance)[1][:, : -components - 1 : -1].astype(np.float32)  # the largest come last
+    axes = np.linalg.eigh(covariance)[1][:, : -components - 1 : -1].astype(
+        np.float32
+    )  # the largest come last
 
     def project(X: np.ndarray) -> np.ndarray:
-        blocks = [(np.asarray(X[i : i + BLOCK], np.float32) - mean) @ axes for i in range(0, len(X), BLOCK)]
+        blocks = [
+            (np.asarray(X[i : i + BLOCK], np.float32) - mean) @ axes
+            for i in range(0, len(X), BLOCK)
+        ]
         return np.concatenate(blocks)
 
     return replace(problem, X=project(problem.X), test=(project(problem.test[0]), problem.test[1]))
@@ -80,8 +94,15 @@ def supervised_problem(problem: Problem) -> Problem:
     truth = problem.truth
     labels = truth.labels[known]
     manifest = {**truth.manifest, "closed_share": 0.0, "open_share": 0.0}
-    clean = Truth(labels, np.full(len(labels), NORMAL, dtype=truth.kinds.dtype), truth.source[known], manifest)
-    return Problem(problem.X[known], CandidateSets(labels, classes=problem.candidates.n_classes), clean, problem.test)
+    clean = Truth(
+        labels, np.full(len(labels), NORMAL, dtype=truth.kinds.dtype), truth.source[known], manifest
+    )
+    return Problem(
+        problem.X[known],
+        CandidateSets(labels, classes=problem.candidates.n_classes),
+        clean,
+        problem.test,
+    )
 
 
 def true_selection(truth: Truth) -> Selection:

@@ -14,7 +14,18 @@ from candidly.bench.sources.catalogue import load_set, require
 from candidly.errors import InputError
 
 CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
-CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+CIFAR_CLASSES = (
+    "airplane",
+    "automobile",
+    "bird",
+    "cat",
+    "deer",
+    "dog",
+    "frog",
+    "horse",
+    "ship",
+    "truck",
+)
 PIXELS = {
     "lr": 0.05,
     "weight_decay": 2e-3,
@@ -34,7 +45,9 @@ class Encoding:
         from candidly.data.encoders import encode, encode_versions
 
         if versions:
-            return encode_versions(images, self.encoder, copies=self.copies, resolution=self.resolution)
+            return encode_versions(
+                images, self.encoder, copies=self.copies, resolution=self.resolution
+            )
         return encode(images, self.encoder, resolution=self.resolution)
 
 
@@ -56,8 +69,12 @@ class Scale:
     window: tuple[int, int] = (5, 5)
     seeds: int = 1
     encoding: Encoding | None = None
-    lr: dict[str, dict[float, float]] = field(default_factory=dict)  # by method and q, where another one is better
-    alpha: dict[tuple[str, float], float] = field(default_factory=dict)  # of `ooc`, by open set and q
+    lr: dict[str, dict[float, float]] = field(
+        default_factory=dict
+    )  # by method and q, where another one is better
+    alpha: dict[tuple[str, float], float] = field(
+        default_factory=dict
+    )  # of `ooc`, by open set and q
 
     def plan(self, method: str, q: float) -> dict[str, Any]:
         """What the training differs in from the scheme."""
@@ -172,7 +189,10 @@ def load_source(
     pool, _ = load_set(open_set, "train", data_dir)
     rng = np.random.default_rng(seed)
     read = {known: len(X), open_set: len(pool)}
-    train, test = _some(rng, len(X), n_known, known), _some(rng, len(X_test), n_test, f"{known}'s test part")
+    train, test = (
+        _some(rng, len(X), n_known, known),
+        _some(rng, len(X_test), n_test, f"{known}'s test part"),
+    )
     classes = CIFAR_CLASSES if known == "cifar10" else tuple(map(str, range(10)))
     if encoding is not None:
         X, pool = encoding.of(X, versions=True), encoding.of(pool, versions=True)

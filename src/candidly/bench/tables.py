@@ -35,14 +35,19 @@ def paper_numbers(table: str) -> Numbers:
     return numbers
 
 
-def make_table(jobs: list[Job], found: Iterable[dict[str, Any]], table: str) -> list[dict[str, Any]]:
+def make_table(
+    jobs: list[Job], found: Iterable[dict[str, Any]], table: str
+) -> list[dict[str, Any]]:
     """One entry per (row, cell), from the seeds that are done; see `_entry`."""
     by_key = {result["key"]: result for result in found}
     groups: dict[tuple[str, str], list[Job]] = {}
     for job in jobs:
         groups.setdefault((job.row.name, job.cell.name), []).append(job)
     numbers = paper_numbers(table)
-    done = {key: [by_key[job.key] for job in group if job.key in by_key] for key, group in groups.items()}
+    done = {
+        key: [by_key[job.key] for job in group if job.key in by_key]
+        for key, group in groups.items()
+    }
     return _mark_best([_entry(group, done[key], numbers) for key, group in groups.items()])
 
 
@@ -51,7 +56,9 @@ def _entry(group: list[Job], done: list[dict[str, Any]], numbers: Numbers) -> di
     job = group[0]
     cell, scores = job.cell, [result["score"] for result in done]
     named = (cell.open_set, cell.q, cell.tau1, cell.tau2, job.row.name)
-    paper, paper_spread = numbers.get(named, (None, None)) if job.scale.known == "cifar10" else (None, None)
+    paper, paper_spread = (
+        numbers.get(named, (None, None)) if job.scale.known == "cifar10" else (None, None)
+    )
     curves = [result["curves"] for result in done]
     return {
         "row": job.row.name,
@@ -69,7 +76,9 @@ def _entry(group: list[Job], done: list[dict[str, Any]], numbers: Numbers) -> di
         "paper": paper,
         "paper_spread": paper_spread,
         "precision": [_last_mean(curves, f"precision_{kind}") for kind in KINDS],
-        "epoch_seconds": float(np.median([r["seconds"] / len(r["curves"]["accuracy"]) for r in done]))
+        "epoch_seconds": float(
+            np.median([r["seconds"] / len(r["curves"]["accuracy"]) for r in done])
+        )
         if done
         else None,
     }
@@ -127,7 +136,11 @@ def _seconds(seconds: float) -> str:
 def _precision(entry: dict[str, Any]) -> str:
     if entry["reference"] or all(value is None for value in entry["precision"]):
         return ""
-    return " [" + "/".join("–" if value is None else f"{value:.2f}" for value in entry["precision"]) + "]"
+    return (
+        " ["
+        + "/".join("–" if value is None else f"{value:.2f}" for value in entry["precision"])
+        + "]"
+    )
 
 
 def as_latex(entries: list[dict[str, Any]]) -> str:
@@ -169,10 +182,16 @@ def as_csv(entries: list[dict[str, Any]]) -> str:
         "difference",
     ]
     precisions = [f"precision_{kind}" for kind in KINDS]
-    writer = csv.DictWriter(UnixLines(text), [*columns, *precisions, "epoch_seconds"], extrasaction="ignore")
+    writer = csv.DictWriter(
+        UnixLines(text), [*columns, *precisions, "epoch_seconds"], extrasaction="ignore"
+    )
     writer.writeheader()
     for entry in entries:
-        values = {**entry, **dict(zip(precisions, entry["precision"], strict=True)), "difference": _difference(entry)}
+        values = {
+            **entry,
+            **dict(zip(precisions, entry["precision"], strict=True)),
+            "difference": _difference(entry),
+        }
         writer.writerow({k: round(v, 4) if isinstance(v, float) else v for k, v in values.items()})
     return text.getvalue().rstrip("\n")
 
@@ -181,7 +200,9 @@ FORMATS = {"md": as_markdown, "csv": as_csv, "latex": as_latex}
 
 
 def _names(entries: list[dict[str, Any]]) -> tuple[list[str], list[str]]:
-    return list(dict.fromkeys(e["row"] for e in entries)), list(dict.fromkeys(e["cell"] for e in entries))
+    return list(dict.fromkeys(e["row"] for e in entries)), list(
+        dict.fromkeys(e["cell"] for e in entries)
+    )
 
 
 def _find(entries: list[dict[str, Any]], row: str, cell: str) -> dict[str, Any]:
@@ -191,14 +212,18 @@ def _find(entries: list[dict[str, Any]], row: str, cell: str) -> dict[str, Any]:
 def _difference(entry: dict[str, Any]) -> float | None:
     """Of the numbers as they are printed."""
     known = entry["mean"] is not None and entry["paper"] is not None
-    return round(round(entry["mean"], 1) - entry["paper"], 1) + 0.0 if known else None  # no minus before a zero
+    return (
+        round(round(entry["mean"], 1) - entry["paper"], 1) + 0.0 if known else None
+    )  # no minus before a zero
 
 
 def _text(entry: dict[str, Any], bold: str, counted: bool, plus_minus: str = " ± ") -> str:
     """Write `91.2 ± 0.3 (3 runs; paper 91.30, -0.1)`, the runs only if `counted`."""
     if entry["mean"] is None:
         return "" if entry["paper"] is None else f"(paper {entry['paper']:.2f})"
-    text = f"{entry['mean']:.1f}" + ("" if entry["spread"] is None else f"{plus_minus}{entry['spread']:.1f}")
+    text = f"{entry['mean']:.1f}" + (
+        "" if entry["spread"] is None else f"{plus_minus}{entry['spread']:.1f}"
+    )
     text = bold.format(text) if entry["best"] else text
     runs = [f"{entry['n']} run{'s' * (entry['n'] > 1)}"] if counted else []
     known = entry["paper"] is not None

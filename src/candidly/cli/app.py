@@ -70,7 +70,9 @@ def _stop(message: str, code: int) -> NoReturn:
 def _system_error(error: OSError) -> str:
     if error.filename is not None:
         return f"{printable(error.filename)} cannot be used: {system_reason(error)}"
-    return f"cannot {'write' if error.errno in NO_SPACE else 'read or write'}: {system_reason(error)}"
+    return (
+        f"cannot {'write' if error.errno in NO_SPACE else 'read or write'}: {system_reason(error)}"
+    )
 
 
 def _refuse_many_processes() -> None:
@@ -125,7 +127,9 @@ Tau = Annotated[
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="A setting of ooc, or METHOD.NAME=VALUE; repeatable."),
+    typer.Option(
+        "--set", metavar="NAME=VALUE", help="A setting of ooc, or METHOD.NAME=VALUE; repeatable."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the results as JSON.")]
 
@@ -139,14 +143,21 @@ Json = Annotated[bool, typer.Option("--json", help="Print the results as JSON.")
     ),
 )
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the results; replaced if it exists.")] = Path("candidly-demo"),
-    q: Annotated[float, typer.Option(help="Probability that a wrong label joins a candidate set.")] = 0.1,
+    out: Annotated[
+        Path, typer.Option(help="Folder for the results; replaced if it exists.")
+    ] = Path("candidly-demo"),
+    q: Annotated[
+        float, typer.Option(help="Probability that a wrong label joins a candidate set.")
+    ] = 0.1,
     tau: Tau = (0.2, 0.4),
-    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Decides the data and the training.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**32 - 1, help="Decides the data and the training.")
+    ] = 0,
     epochs: Annotated[int, typer.Option(min=1, help="Length of each training.")] = 60,
     settings: Settings = None,
     also: Annotated[
-        list[str] | None, typer.Option(metavar="METHOD", help="Another method to train; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="METHOD", help="Another method to train; repeatable."),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -155,7 +166,14 @@ def demo(
 
     with heap.kept():
         results = run_demo(
-            out, q=q, tau1=tau[0], tau2=tau[1], seed=seed, epochs=epochs, settings=settings or [], also=also or []
+            out,
+            q=q,
+            tau1=tau[0],
+            tau2=tau[1],
+            seed=seed,
+            epochs=epochs,
+            settings=settings or [],
+            also=also or [],
         )
     echo_json(results) if as_json else echo(render(results))
 
@@ -165,7 +183,9 @@ def demo(
     epilog=_examples("candidly methods", "candidly methods pico", "candidly methods --json"),
 )
 def methods(
-    name: Annotated[str | None, typer.Argument(help="Only this method, with its whole description.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Only this method, with its whole description.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """List the methods with their settings and defaults, as `--set name=value` takes them."""
@@ -178,25 +198,41 @@ def methods(
 def _reader(
     labels: Annotated[
         str | None,
-        typer.Option(metavar="NAME[,NAME]", help="Column of candidates; of several annotators; Label Studio: the tag."),
+        typer.Option(
+            metavar="NAME[,NAME]",
+            help="Column of candidates; of several annotators; Label Studio: the tag.",
+        ),
     ] = None,
-    id: Annotated[str | None, typer.Option(metavar="NAME", help="Column that names each example.")] = None,
+    id: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Column that names each example.")
+    ] = None,
     images: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Column of image files, inside the file's folder.")
+        str | None,
+        typer.Option(metavar="NAME", help="Column of image files, inside the file's folder."),
     ] = None,
-    text: Annotated[str | None, typer.Option(metavar="NAME", help="Column of text to learn from.")] = None,
+    text: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Column of text to learn from.")
+    ] = None,
     features: Annotated[
-        str | None, typer.Option(metavar="NAME[,NAME]", help='Columns of features; "f*" is a pattern.')
+        str | None,
+        typer.Option(metavar="NAME[,NAME]", help='Columns of features; "f*" is a pattern.'),
     ] = None,
-    classes: Annotated[Path | None, typer.Option(metavar="FILE", help="All classes, a name a line, in order.")] = None,
+    classes: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="All classes, a name a line, in order.")
+    ] = None,
     annotator: Annotated[
         str | None, typer.Option(metavar="NAME", help="Column of annotators; ids then repeat.")
     ] = None,
-    truth: Annotated[str | None, typer.Option(metavar="NAME", help="Column of true labels, to evaluate.")] = None,
+    truth: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Column of true labels, to evaluate.")
+    ] = None,
     sep: Annotated[str, typer.Option(help="What stands between the candidates of a cell.")] = "|",
     max_memory: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", help="Most memory a file may take, such as 8GB; otherwise 200 times its size."),
+        typer.Option(
+            metavar="SIZE",
+            help="Most memory a file may take, such as 8GB; otherwise 200 times its size.",
+        ),
     ] = None,
 ) -> None:
     """The options of `read_file`; commands get them by `_reads`."""
@@ -215,10 +251,14 @@ def _reads(*names: str) -> Callable[[Command], Command]:
         @functools.wraps(command)
         def extended(**given: Any) -> None:
             reader = {name: given.pop(name) for name in chosen}
-            command(**given, reader={k: str(v) if isinstance(v, Path) else v for k, v in reader.items()})
+            command(
+                **given, reader={k: str(v) if isinstance(v, Path) else v for k, v in reader.items()}
+            )
 
         own = signature(command, eval_str=True).parameters
-        given = [chosen.values() if name == "reader" else [parameter] for name, parameter in own.items()]
+        given = [
+            chosen.values() if name == "reader" else [parameter] for name, parameter in own.items()
+        ]
         called = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in itertools.chain(*given)]
         extended.__signature__ = Signature(called)  # type: ignore[attr-defined]
         return extended
@@ -226,7 +266,10 @@ def _reads(*names: str) -> Callable[[Command], Command]:
     return extend
 
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="CSV, TSV, Parquet, Arrow, NPZ, .mat, JSON or a folder.")]
+File = Annotated[
+    Path,
+    typer.Argument(metavar="FILE", help="CSV, TSV, Parquet, Arrow, NPZ, .mat, JSON or a folder."),
+]
 
 
 @app.command(
@@ -260,15 +303,23 @@ NoRows = Annotated[
     ),
 ]
 PageOnly = Annotated[
-    bool, typer.Option("--no-rows", help="Leave rows and names of annotators out of the report, to share it.")
+    bool,
+    typer.Option(
+        "--no-rows", help="Leave rows and names of annotators out of the report, to share it."
+    ),
 ]
 FailAbove = Annotated[
     float | None,
     typer.Option(
-        metavar="SHARE", min=0, max=1, help="Exit code 1 if surely more than this share of the truth lies outside."
+        metavar="SHARE",
+        min=0,
+        max=1,
+        help="Exit code 1 if surely more than this share of the truth lies outside.",
     ),
 ]
-Device = Annotated[str, typer.Option(help="Such as cpu or cuda:1; auto takes a GPU if there is one.")]
+Device = Annotated[
+    str, typer.Option(help="Such as cpu or cuda:1; auto takes a GPU if there is one.")
+]
 
 
 def _finish(out: Path, findings: dict[str, Any], as_json: bool, fail_above: float | None) -> None:
@@ -300,15 +351,26 @@ def fit(
     out: NewRun,
     reader: dict[str, Any],
     method: Annotated[str, typer.Option(help="`candidly methods` lists them.")] = "ooc",
-    preset: Annotated[str, typer.Option(help="Of the method's settings; auto: robust, if there is one.")] = "auto",
+    preset: Annotated[
+        str, typer.Option(help="Of the method's settings; auto: robust, if there is one.")
+    ] = "auto",
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of the method; repeatable.")
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A setting of the method; repeatable."),
     ] = None,
-    encoder: Annotated[str, typer.Option(help="Of images: lite0, or none for their pixels.")] = "lite0",
-    epochs: Annotated[str, typer.Option(metavar="N|auto", help="Length of each training.")] = "auto",
-    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Decides folds and training.")] = 0,
+    encoder: Annotated[
+        str, typer.Option(help="Of images: lite0, or none for their pixels.")
+    ] = "lite0",
+    epochs: Annotated[
+        str, typer.Option(metavar="N|auto", help="Length of each training.")
+    ] = "auto",
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**32 - 1, help="Decides folds and training.")
+    ] = 0,
     device: Device = "auto",
-    folds: Annotated[int, typer.Option(min=2, help="Each row is judged by a net trained on the other folds.")] = 5,
+    folds: Annotated[
+        int, typer.Option(min=2, help="Each row is judged by a net trained on the other folds.")
+    ] = 5,
     no_rows: NoRows = False,
     fail_above: FailAbove = None,
     as_json: Json = False,
@@ -316,7 +378,9 @@ def fit(
     """Train a classifier on candidate labels, find the rows whose truth lies outside them, and write a report."""
     from candidly.workspace.jobs import Training, fit_file
 
-    training = Training(method, preset, tuple(settings or ()), encoder, _epochs(epochs), seed, device, folds)
+    training = Training(
+        method, preset, tuple(settings or ()), encoder, _epochs(epochs), seed, device, folds
+    )
     with heap.kept():
         found = fit_file(file, out, reader=reader, training=training, rows=not no_rows)
     _finish(out, found, as_json, fail_above)
@@ -341,7 +405,8 @@ def audit(
     probs: Annotated[
         Path,
         typer.Option(
-            metavar="P", help="Probabilities or logits of your own model: .npy, .npz, CSV, Parquet; a column a class."
+            metavar="P",
+            help="Probabilities or logits of your own model: .npy, .npz, CSV, Parquet; a column a class.",
         ),
     ],
     out: NewRun,
@@ -378,7 +443,10 @@ def predict(
     reject: Annotated[
         float | None,
         typer.Option(
-            metavar="SHARE", min=0, max=1, help="Call what looks like no class so; this share of known ones is lost."
+            metavar="SHARE",
+            min=0,
+            max=1,
+            help="Call what looks like no class so; this share of known ones is lost.",
         ),
     ] = None,
     device: Device = "auto",
@@ -397,17 +465,24 @@ def predict(
 
 @app.command(
     short_help="Write the input again with corrected sets.",
-    epilog=_examples("candidly export run --out corrected.csv", "candidly export run --out corrected.json --keep-open"),
+    epilog=_examples(
+        "candidly export run --out corrected.csv",
+        "candidly export run --out corrected.json --keep-open",
+    ),
 )
 def export(
     run: OldRun,
     out: NewFile,
     input_file: Annotated[
-        Path | None, typer.Option("--input", metavar="FILE", help="The input, if it has moved since.")
+        Path | None,
+        typer.Option("--input", metavar="FILE", help="The input, if it has moved since."),
     ] = None,
     replace: Annotated[
         bool,
-        typer.Option("--replace", help="The suggestion takes the place of the candidates instead of joining them."),
+        typer.Option(
+            "--replace",
+            help="The suggestion takes the place of the candidates instead of joining them.",
+        ),
     ] = False,
     keep_open: Annotated[bool, typer.Option("--keep-open", help="Keep rows of no class.")] = False,
     as_json: Json = False,
@@ -420,31 +495,38 @@ def export(
     from candidly.workspace.jobs import export_run
 
     done = export_run(run, out, input_file=input_file, replace=replace, keep_open=keep_open)
-    told = (
-        f"{out}: {counted(done['rows'], 'row')}, {done['corrected']:,} of them corrected, {done['left_out']:,} left out"
-    )
+    told = f"{out}: {counted(done['rows'], 'row')}, {done['corrected']:,} of them corrected, {done['left_out']:,} left out"
     echo_json(done) if as_json else echo("\n".join([told, *done["notes"]]))
 
 
-data_app = typer.Typer(help="Image sets: which there are, and how to get them.", no_args_is_help=True)
+data_app = typer.Typer(
+    help="Image sets: which there are, and how to get them.", no_args_is_help=True
+)
 app.add_typer(data_app, name="data")
 
 DataDir = Annotated[
     Path | None,
-    typer.Option(metavar="DIR", help="Folder of the image sets; otherwise the variable CANDIDLY_DATA names it."),
+    typer.Option(
+        metavar="DIR",
+        help="Folder of the image sets; otherwise the variable CANDIDLY_DATA names it.",
+    ),
 ]
 
 
 @data_app.command(
     epilog=_examples(
-        "candidly data fetch cifar10 --data-dir ~/data", "CANDIDLY_DATA=~/data candidly data fetch fashion-mnist"
+        "candidly data fetch cifar10 --data-dir ~/data",
+        "CANDIDLY_DATA=~/data candidly data fetch fashion-mnist",
     )
 )
 def fetch(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="An image set, as `candidly data list` calls it.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="An image set, as `candidly data list` calls it.")
+    ],
     data_dir: DataDir = None,
     mirror: Annotated[
-        str | None, typer.Option(metavar="URL", help="Folder of a server that holds the same official files.")
+        str | None,
+        typer.Option(metavar="URL", help="Folder of a server that holds the same official files."),
     ] = None,
 ) -> None:
     """Download an image set, verify it and unpack it. An interrupted download starts again from the beginning."""
@@ -453,7 +535,9 @@ def fetch(
     echo(fetch_set(name, data_dir, mirror))
 
 
-@data_app.command("list", epilog=_examples("candidly data list", "candidly data list --data-dir ~/data --json"))
+@data_app.command(
+    "list", epilog=_examples("candidly data list", "candidly data list --data-dir ~/data --json")
+)
 def list_sets(data_dir: DataDir = None, as_json: Json = False) -> None:
     """List the image sets, which parts of them are there, and their official pages."""
     from candidly.bench.sources.catalogue import survey, survey_text
@@ -469,18 +553,32 @@ bench_app = typer.Typer(
 )
 app.add_typer(bench_app, name="bench")
 
-Table = Annotated[str, typer.Argument(metavar="TABLE", help="table1 (all methods), table2 (ablations) or params.")]
-ScaleName = Annotated[str, typer.Option("--scale", metavar="SCALE", help="`candidly bench scales` lists them.")]
+Table = Annotated[
+    str, typer.Argument(metavar="TABLE", help="table1 (all methods), table2 (ablations) or params.")
+]
+ScaleName = Annotated[
+    str, typer.Option("--scale", metavar="SCALE", help="`candidly bench scales` lists them.")
+]
 ThatScale = Annotated[
-    str | None, typer.Option("--scale", metavar="SCALE", help="Otherwise the only one that there are results of.")
+    str | None,
+    typer.Option(
+        "--scale", metavar="SCALE", help="Otherwise the only one that there are results of."
+    ),
 ]
-Cells = Annotated[list[str] | None, typer.Option(metavar="PATTERN", help='Columns, such as "svhn q=0.1*"; repeatable.')]
+Cells = Annotated[
+    list[str] | None,
+    typer.Option(metavar="PATTERN", help='Columns, such as "svhn q=0.1*"; repeatable.'),
+]
 Rows = Annotated[
-    list[str] | None, typer.Option("--methods", metavar="PATTERN", help='Rows, such as "ooc*"; repeatable.')
+    list[str] | None,
+    typer.Option("--methods", metavar="PATTERN", help='Rows, such as "ooc*"; repeatable.'),
 ]
-Seeds = Annotated[int | None, typer.Option(min=1, help="Number of seeds; otherwise that of the scale.")]
+Seeds = Annotated[
+    int | None, typer.Option(min=1, help="Number of seeds; otherwise that of the scale.")
+]
 OneTau = Annotated[
-    tuple[float, float] | None, typer.Option("--tau", metavar="TAU1 TAU2", help="This tau instead of the paper's two.")
+    tuple[float, float] | None,
+    typer.Option("--tau", metavar="TAU1 TAU2", help="This tau instead of the paper's two."),
 ]
 Runs = Annotated[Path, typer.Option("--out", help="Folder of the RUN folders.")]
 
@@ -501,10 +599,14 @@ def bench_run(
     tau: OneTau = None,
     data_dir: DataDir = None,
     out: Runs = Path("runs/bench"),
-    part: Annotated[str, typer.Option(metavar="K/N", help="One of N equal parts of the runs: for a cluster.")] = "1/1",
+    part: Annotated[
+        str, typer.Option(metavar="K/N", help="One of N equal parts of the runs: for a cluster.")
+    ] = "1/1",
     retry: Annotated[bool, typer.Option("--retry", help="Try failed runs again.")] = False,
     device: Device = "auto",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and estimate the time.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the runs and estimate the time.")
+    ] = False,
 ) -> None:
     """Train what is not finished of a table, and print it. Stop it at any time; the same command goes on."""
     from candidly.bench import commands
@@ -520,7 +622,9 @@ def bench_run(
         _table(jobs, table, out)
 
 
-@bench_app.command("show", epilog=_examples("candidly bench show table1 --scale digits --format latex"))
+@bench_app.command(
+    "show", epilog=_examples("candidly bench show table1 --scale digits --format latex")
+)
 def bench_show(
     table: Table,
     scale: ThatScale = None,
@@ -529,7 +633,9 @@ def bench_show(
     seeds: Seeds = None,
     tau: OneTau = None,
     out: Runs = Path("runs/bench"),
-    results: Annotated[Path | None, typer.Option(help="A file written by `bench export`, read as well.")] = None,
+    results: Annotated[
+        Path | None, typer.Option(help="A file written by `bench export`, read as well.")
+    ] = None,
     style: Annotated[str, typer.Option("--format", help="md, csv or latex.")] = "md",
     details: Annotated[
         bool, typer.Option("--details", help="In md: precision of the groups, seconds per epoch.")
@@ -538,12 +644,19 @@ def bench_show(
     """Print a table: mean and spread over the seeds, the best in bold, the paper's number and the difference."""
     from candidly.bench import commands
 
-    chosen = commands.jobs(table, commands.scale_of(scale, out, results), cells, methods, seeds, tau)
+    chosen = commands.jobs(
+        table, commands.scale_of(scale, out, results), cells, methods, seeds, tau
+    )
     _table(chosen, table, out, results, style, details)
 
 
 def _table(
-    jobs: Any, table: str, out: Path, results: Path | None = None, style: str = "md", details: bool = False
+    jobs: Any,
+    table: str,
+    out: Path,
+    results: Path | None = None,
+    style: str = "md",
+    details: bool = False,
 ) -> None:
     from candidly.bench import commands
 
@@ -560,14 +673,24 @@ def _table(
     ),
 )
 def bench_figure(
-    figure: Annotated[str, typer.Argument(metavar="FIGURE", help="losses, precision, params or examples.")],
+    figure: Annotated[
+        str, typer.Argument(metavar="FIGURE", help="losses, precision, params or examples.")
+    ],
     scale: ThatScale = None,
-    file: Annotated[Path | None, typer.Option(help="The picture: .png, .svg or .pdf; otherwise FIGURE.png.")] = None,
-    open_set: Annotated[str | None, typer.Option("--open", help="Where the open examples come from.")] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="The picture: .png, .svg or .pdf; otherwise FIGURE.png.")
+    ] = None,
+    open_set: Annotated[
+        str | None, typer.Option("--open", help="Where the open examples come from.")
+    ] = None,
     data_dir: DataDir = None,
     out: Runs = Path("runs/bench"),
-    results: Annotated[Path | None, typer.Option(help="A file written by `bench export`, read as well.")] = None,
-    train: Annotated[bool, typer.Option("--run", help="Train the runs that are missing first.")] = False,
+    results: Annotated[
+        Path | None, typer.Option(help="A file written by `bench export`, read as well.")
+    ] = None,
+    train: Annotated[
+        bool, typer.Option("--run", help="Train the runs that are missing first.")
+    ] = False,
 ) -> None:
     """Draw one of the paper's figures from runs of seed 0; `examples` also needs the images."""
     from candidly.bench import commands
@@ -578,7 +701,8 @@ def bench_figure(
 
 @bench_app.command("export", epilog=_examples("candidly bench export results/digits.jsonl"))
 def bench_export(
-    file: Annotated[Path, typer.Argument(help="JSON lines, one a finished run.")], out: Runs = Path("runs/bench")
+    file: Annotated[Path, typer.Argument(help="JSON lines, one a finished run.")],
+    out: Runs = Path("runs/bench"),
 ) -> None:
     """Write the results of all finished runs into one small file, for `bench show --results`."""
     from candidly.bench import commands

@@ -18,7 +18,9 @@ def summary(out: Path, findings: dict[str, Any]) -> dict[str, Any]:
     """For `--json`: the findings without pictures and curves."""
     kept = {name: value for name, value in findings.items() if name not in LARGE}
     kept["suspects"] = {
-        kind: [{name: value for name, value in entry.items() if name != "preview"} for entry in entries]
+        kind: [
+            {name: value for name, value in entry.items() if name != "preview"} for entry in entries
+        ]
         for kind, entries in findings["suspects"].items()
     }
     return {"run": str(out), "report": str(out / "report.html"), **kept}
@@ -35,14 +37,26 @@ def render(out: Path, findings: dict[str, Any]) -> RenderableType:
         parts.append(Text(f"  {printable(outputs)}"))
     parts += [Text(f"  {line}", style="yellow") for line in findings["notes"]]
     parts += [Text(f"  {line}") for line in _evaluation(findings["evaluation"])]
-    for kind, heading in (("closed", "The truth is probably another class"), ("open", "Probably none of the classes")):
-        if entries := [entry for entry in findings["suspects"][kind] if entry["verdict"] == kind][:WORST]:
+    for kind, heading in (
+        ("closed", "The truth is probably another class"),
+        ("open", "Probably none of the classes"),
+    ):
+        if entries := [entry for entry in findings["suspects"][kind] if entry["verdict"] == kind][
+            :WORST
+        ]:
             told = f"{heading}: {len(entries):,} of {findings['verdicts'][kind]:,}"
             parts += [Text(), Text(told, style="bold"), _rows(entries, kind)]
     if people := findings["annotators"]:
-        parts += [Text(), Text("Annotators, by how often the truth is probably outside their sets", style="bold")]
+        parts += [
+            Text(),
+            Text("Annotators, by how often the truth is probably outside their sets", style="bold"),
+        ]
         parts.append(_people(people[:WORST]))
-    parts += [Text(), Text("Next", style="bold"), *(Text(f"  {line}") for line in _next(out, findings))]
+    parts += [
+        Text(),
+        Text("Next", style="bold"),
+        *(Text(f"  {line}") for line in _next(out, findings)),
+    ]
     return Group(*parts)
 
 
@@ -54,7 +68,9 @@ def _shares(findings: dict[str, Any]) -> RenderableType:
     }
     rows = []
     for key, name in names.items():
-        share, low, high = (f"{100 * findings['shares'][key][part]:.1f} %" for part in ("share", "low", "high"))
+        share, low, high = (
+            f"{100 * findings['shares'][key][part]:.1f} %" for part in ("share", "low", "high")
+        )
         rows.append((name, share, f"{low} to {high}"))
     return grid(rows, "lrl")
 
@@ -75,8 +91,14 @@ def _rows(entries: list[dict[str, Any]], kind: str) -> RenderableType:
     for entry in entries:
         candidates = printable(" | ".join(map(str, entry["candidates"])))
         cut = candidates if len(candidates) <= 48 else candidates[:47] + "…"
-        better = "" if kind == "open" or entry["suggestion"] is None else f"→ {printable(entry['suggestion'])}"
-        rows.append((f"  {printable(entry['id'])}", cut, better, f"P({kind}) = {entry[f'p_{kind}']:.2f}"))
+        better = (
+            ""
+            if kind == "open" or entry["suggestion"] is None
+            else f"→ {printable(entry['suggestion'])}"
+        )
+        rows.append(
+            (f"  {printable(entry['id'])}", cut, better, f"P({kind}) = {entry[f'p_{kind}']:.2f}")
+        )
     return grid(rows, "lllr")
 
 
@@ -85,7 +107,14 @@ def _people(entries: list[dict[str, Any]]) -> RenderableType:
     for entry in entries:
         missed = ", ".join(printable(miss["label"]) for miss in entry["missed"])
         told = f"{entry['answers']:,} answers of {entry['width']:.2f} labels"
-        rows.append((f"  {printable(entry['name'])}", f"{entry['outside']:.1%}", told, missed and f"misses {missed}"))
+        rows.append(
+            (
+                f"  {printable(entry['name'])}",
+                f"{entry['outside']:.1%}",
+                told,
+                missed and f"misses {missed}",
+            )
+        )
     return grid(rows, "lrll")
 
 
@@ -95,7 +124,9 @@ def _next(out: Path, findings: dict[str, Any]) -> list[str]:
     if verdicts["closed"] or verdicts["open"]:
         lines.append(f"corrected sets     candidly export {out} --out FILE")
     if findings["history"]:
-        lines.append(f"classify others    candidly predict {out} FILE --out predicted.csv --reject 0.05")
+        lines.append(
+            f"classify others    candidly predict {out} FILE --out predicted.csv --reject 0.05"
+        )
     return lines
 
 

@@ -12,11 +12,15 @@ from candidly.console.terminal import printable
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-_open: list[Progress] = []  # the display that is there: a bar within a bar becomes another line of it
+_open: list[
+    Progress
+] = []  # the display that is there: a bar within a bar becomes another line of it
 
 
 @contextmanager
-def bar(total: int, label: str, *, done: int = 0, shown: bool | None = None) -> Iterator[Callable[..., None]]:
+def bar(
+    total: int, label: str, *, done: int = 0, shown: bool | None = None
+) -> Iterator[Callable[..., None]]:
     """Yields `advance(note, steps=1)`. `shown=None`: only on a terminal."""
     if not (sys.stderr.isatty() if shown is None else shown):
         yield lambda note, steps=1: None
@@ -37,7 +41,13 @@ def _display() -> Iterator[Progress]:
         yield _open[-1]
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
     label = TextColumn("{task.description}", markup=False)
     note = TextColumn("{task.fields[note]}", markup=False)

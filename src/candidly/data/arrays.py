@@ -53,7 +53,9 @@ def load_npz(path: Path, names: tuple[str, ...] | None = None) -> dict[str, NDAr
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
             if "[Content_Types].xml" in members:
                 raise InputError(f"{path} is a workbook, not an NPZ file: save it as CSV UTF-8.")
-            chosen = {name: info for name, info in members.items() if names is None or name in names}
+            chosen = {
+                name: info for name, info in members.items() if names is None or name in names
+            }
             total = sum(_declared(path, archive, name, info) for name, info in chosen.items())
         refuse_larger_than_memory(total, f"{path}: reading {', '.join(chosen)}", path)
         with np.load(path, allow_pickle=False) as file:
@@ -61,14 +63,20 @@ def load_npz(path: Path, names: tuple[str, ...] | None = None) -> dict[str, NDAr
     except InputError:
         raise
     except Exception as error:  # on damaged files NumPy and zipfile raise almost anything
-        raise InputError(f"{path} cannot be read as an NPZ file of plain arrays ({error}). Write it again.") from error
+        raise InputError(
+            f"{path} cannot be read as an NPZ file of plain arrays ({error}). Write it again."
+        ) from error
 
 
 def _declared(path: Path, archive: zipfile.ZipFile, name: str, info: zipfile.ZipInfo) -> int:
     """The bytes that an array will take, by its header; it must tell the same as the archive."""
     with archive.open(info) as file:
         version = np.lib.format.read_magic(file)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        read = (
+            np.lib.format.read_array_header_1_0
+            if version == (1, 0)
+            else np.lib.format.read_array_header_2_0
+        )
         shape, _, dtype = read(file)
         header = file.tell()
     if dtype.hasobject:
@@ -86,13 +94,20 @@ def _declared(path: Path, archive: zipfile.ZipFile, name: str, info: zipfile.Zip
 
 def _need(path: Path, arrays: dict[str, Any], name: str) -> Any:
     if name not in arrays:
-        raise InputError(f"{path} has no {name!r}; it holds {', '.join(arrays) or 'nothing that is known'}.")
+        raise InputError(
+            f"{path} has no {name!r}; it holds {', '.join(arrays) or 'nothing that is known'}."
+        )
     return arrays[name]
 
 
 def _as_inputs(path: Path, name: str, X: NDArray[Any]) -> tuple[str, NDArray[Any]]:
     """("images", uint8 pixels) or ("vectors", float32)."""
-    if X.dtype == np.uint8 and X.ndim in (3, 4) and (X.ndim == 3 or X.shape[3] in (1, 3)) and X.size:
+    if (
+        X.dtype == np.uint8
+        and X.ndim in (3, 4)
+        and (X.ndim == 3 or X.shape[3] in (1, 3))
+        and X.size
+    ):
         return "images", X
     if X.ndim != 2 or X.dtype.kind not in "biuf" or not X.size:
         raise InputError(
@@ -146,12 +161,16 @@ def _npz_sets(path: Path, arrays: dict[str, Any], n: int, options: Options) -> C
         or indptr[-1] != len(indices)
         or (np.diff(indptr) < 0).any()
     ):
-        raise InputError(f"{path}: indptr {indptr.shape} and indices {indices.shape} are no CSR layout of {n} rows.")
+        raise InputError(
+            f"{path}: indptr {indptr.shape} and indices {indices.shape} are no CSR layout of {n} rows."
+        )
     labels = _labels(path, classes, int(indices.max(initial=0)) + 1)
     if (wrong := (indices < 0) | (indices >= len(labels))).any():
         at = int(wrong.argmax())
         row = int(np.searchsorted(indptr, at, side="right"))
-        raise InputError(f"{path}, row {row} (counting from 1): index {indices[at]} is outside 0..{len(labels) - 1}.")
+        raise InputError(
+            f"{path}, row {row} (counting from 1): index {indices[at]} is outside 0..{len(labels) - 1}."
+        )
     return to_sets(
         indptr.astype(np.int64),
         indices.astype(np.int32),
@@ -174,12 +193,18 @@ def _need_kind(path: Path, name: str, array: NDArray[Any], kinds: str, expected:
         raise InputError(f"{path}: {name} holds {array.dtype}; expected {expected}.")
 
 
-def _matrix_sets(path: Path, name: str, S: Any, n: int, classes: Sequence[Any] | None) -> CandidateSets:
+def _matrix_sets(
+    path: Path, name: str, S: Any, n: int, classes: Sequence[Any] | None
+) -> CandidateSets:
     """Sets from a 0/1 matrix (n, c), with rows counted from 1 in what is said of faults."""
     if S.ndim != 2 or S.shape[0] != n:
-        raise InputError(f"{path}: {name} is of shape {S.shape}, but there are {n} rows: expected ({n}, c).")
+        raise InputError(
+            f"{path}: {name} is of shape {S.shape}, but there are {n} rows: expected ({n}, c)."
+        )
     if classes is not None and len(classes) != S.shape[1]:
-        raise InputError(f"{path}: {name} has {S.shape[1]} columns, but the class list has {len(classes)} names.")
+        raise InputError(
+            f"{path}: {name} has {S.shape[1]} columns, but the class list has {len(classes)} names."
+        )
     if not sparse.issparse(S):
         _need_kind(path, name, S, "biuf", "0 and 1")
         S = to_float32(S) if S.dtype.kind == "f" else S
@@ -193,7 +218,12 @@ def _matrix_sets(path: Path, name: str, S: Any, n: int, classes: Sequence[Any] |
             "expected 0 or 1."
         )
     matrix.eliminate_zeros()
-    return to_sets(matrix.indptr, matrix.indices, labels, lambda row: f"{path}, row {row + 1} (counting from 1)")
+    return to_sets(
+        matrix.indptr,
+        matrix.indices,
+        labels,
+        lambda row: f"{path}, row {row + 1} (counting from 1)",
+    )
 
 
 def _truth(path: Path, name: str, y: NDArray[Any], sets: CandidateSets) -> NDArray[np.int64]:
@@ -225,12 +255,24 @@ def read_mat(path: Path, options: Options, labelled: bool) -> Dataset | Examples
     data = _need(path, found, "data")
     kind, inputs = _as_inputs(path, "data", data.toarray() if sparse.issparse(data) else data)
     n = len(inputs)
-    examples = (_ids(path, None, n), kind, inputs, Source(path, "mat", file_hash(path), options.as_dict()), ())
+    examples = (
+        _ids(path, None, n),
+        kind,
+        inputs,
+        Source(path, "mat", file_hash(path), options.as_dict()),
+        (),
+    )
     if not labelled:
         return Examples(*examples)
     target = _need(path, found, "partial_target")
-    sets = _matrix_sets(path, "partial_target", upright(path, "partial_target", target, n), n, options.classes)
-    truth = None if "target" not in found else _mat_truth(path, upright(path, "target", found["target"], n), sets)
+    sets = _matrix_sets(
+        path, "partial_target", upright(path, "partial_target", target, n), n, options.classes
+    )
+    truth = (
+        None
+        if "target" not in found
+        else _mat_truth(path, upright(path, "target", found["target"], n), sets)
+    )
     return Dataset(*examples, sets=sets, truth=truth)
 
 
@@ -242,20 +284,26 @@ def upright(path: Path, name: str, matrix: Any, n: int) -> Any:
             "Save the data as an NPZ file with X (n, d) and S (n, c)."
         )
     if matrix.ndim != 2 or n not in matrix.shape:
-        raise InputError(f"{path}: {name} is {matrix.shape}, but data has {n} rows: expected (c, {n}) or ({n}, c).")
+        raise InputError(
+            f"{path}: {name} is {matrix.shape}, but data has {n} rows: expected (c, {n}) or ({n}, c)."
+        )
     return matrix if matrix.shape[0] == n else matrix.T
 
 
 def _mat_truth(path: Path, target: Any, sets: CandidateSets) -> NDArray[np.int64]:
     """The one class of each row, none if all are 0."""
     if target.shape != sets.shape:
-        raise InputError(f"{path}: target has {target.shape[1]} classes, partial_target {sets.n_classes}.")
+        raise InputError(
+            f"{path}: target has {target.shape[1]} classes, partial_target {sets.n_classes}."
+        )
     matrix = sparse.csr_array(target)
     matrix.eliminate_zeros()
     sizes = np.diff(matrix.indptr)
     if (sizes > 1).any():
         row = int((sizes > 1).argmax())
-        raise InputError(f"{path}, row {row + 1} (counting from 1): target names {sizes[row]} classes; expected one.")
+        raise InputError(
+            f"{path}, row {row + 1} (counting from 1): target names {sizes[row]} classes; expected one."
+        )
     truth = np.full(len(sets), NO_CLASS, dtype=np.int64)
     truth[sizes == 1] = matrix.indices
     return truth

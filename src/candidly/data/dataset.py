@@ -42,14 +42,19 @@ class Options:
             raise InputError("sep='': expected a non-empty string such as '|'.")
         inputs = {"images": self.images, "text": self.text, "features": self.features}
         if len(given := [name for name, value in inputs.items() if value]) > 1:
-            raise InputError(f"{' and '.join(given)} are given: expected one kind of input. Leave the others out.")
+            raise InputError(
+                f"{' and '.join(given)} are given: expected one kind of input. Leave the others out."
+            )
 
     def with_values(self, **values: Any) -> Options:
         return replace(self, **values)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON, and for `read_file(path, **options)`."""
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in asdict(self).items()
+        }
 
 
 def names_of(value: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -100,7 +105,11 @@ class Examples:
 
     def place(self, row: int) -> str:
         """An example, counting from 0, as the user finds it in the file."""
-        return f"{self.source.path}, row {row + 1} (counting from 1)" if self.where is None else self.where(row)
+        return (
+            f"{self.source.path}, row {row + 1} (counting from 1)"
+            if self.where is None
+            else self.where(row)
+        )
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -124,4 +133,7 @@ class Dataset(Examples):
         """The truth in words, one a row: a label, "none of the classes", or None if it is not known."""
         assert self.truth is not None
         classes = self.sets.classes.tolist()
-        return (classes[i] if i >= 0 else NO_CLASS_TEXT if i == NO_CLASS else None for i in self.truth.tolist())
+        return (
+            classes[i] if i >= 0 else NO_CLASS_TEXT if i == NO_CLASS else None
+            for i in self.truth.tolist()
+        )

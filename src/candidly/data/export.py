@@ -62,7 +62,9 @@ def write_sets(
     """
     path = Path(path)
     if len(sets) != len(dataset):
-        raise InputError(f"{len(sets)} sets for the {len(dataset)} rows of {dataset.source.path}: expected one a row.")
+        raise InputError(
+            f"{len(sets)} sets for the {len(dataset)} rows of {dataset.source.path}: expected one a row."
+        )
     _refuse(dataset, path)
     mask = np.ones(len(dataset), dtype=bool) if keep is None else np.asarray(keep, dtype=bool)
     if mask.shape != (len(dataset),):
@@ -80,13 +82,17 @@ def _refuse(dataset: Dataset, path: Path) -> None:
     endings = ENDINGS[source.format]
     if path.suffix.lower() not in (*endings, source.path.suffix.lower()):
         better = path.with_suffix(endings[0]).name
-        raise InputError(f"{path} would be of the format {source.format}, as {source.path} is: call it {better!r}.")
+        raise InputError(
+            f"{path} would be of the format {source.format}, as {source.path} is: call it {better!r}."
+        )
     if path.exists() and source.path.exists() and path.samefile(source.path):
         raise InputError(f"{path} is the input, which is never overwritten: choose another name.")
     if path.exists() or path.is_symlink():
         raise InputError(f"{path} exists already: choose another name, or remove it first.")
     if not source.path.is_file():
-        raise InputError(f"{source.path} is missing: the file the sets were read from is needed to write them back.")
+        raise InputError(
+            f"{source.path} is missing: the file the sets were read from is needed to write them back."
+        )
     if file_hash(source.path) != source.sha256:
         raise InputError(f"{source.path} has changed since it was read: read it again.")
 
@@ -96,18 +102,25 @@ def _refuse(dataset: Dataset, path: Path) -> None:
 
 def write_csv(frame: pd.DataFrame, path: str | Path, delimiter: str = ",") -> None:
     """A table as CSV in UTF-8 that spreadsheets show and never run: see `harmless`."""
-    write_atomically(Path(path), lambda temporary: _write_rows(temporary, list(frame), _plain_rows(frame), delimiter))
+    write_atomically(
+        Path(path),
+        lambda temporary: _write_rows(temporary, list(frame), _plain_rows(frame), delimiter),
+    )
 
 
 def _plain_rows(frame: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
     """The rows as plain values, which take much more memory than the table: block by block."""
     for start in range(0, len(frame), BLOCK):
         part = frame.iloc[start : start + BLOCK]
-        columns = [part[name].astype(object).where(part[name].notna(), "").tolist() for name in part]
+        columns = [
+            part[name].astype(object).where(part[name].notna(), "").tolist() for name in part
+        ]
         yield from zip(*columns, strict=True)
 
 
-def _write_rows(path: Path, names: list[Any], rows: Any, delimiter: str, encoding: str = "utf-8") -> None:
+def _write_rows(
+    path: Path, names: list[Any], rows: Any, delimiter: str, encoding: str = "utf-8"
+) -> None:
     with path.open("w", encoding=encoding, newline="") as file:
         writer = csv_writer(file, delimiter)
         writer.writerow([harmless(name) for name in names])
@@ -121,15 +134,22 @@ def harmless(cell: Any) -> Any:
     return cell
 
 
-def _write_delimited(dataset: Dataset, sets: CandidateSets, keep: NDArray[np.bool_], path: Path) -> None:
+def _write_delimited(
+    dataset: Dataset, sets: CandidateSets, keep: NDArray[np.bool_], path: Path
+) -> None:
     import pyarrow as pa
 
     source = dataset.source.path
     dialect = find_dialect(source)
     table, name = _one_row_each(dataset, read_cells(source, dialect, dialect.names), pa.string())
     cells = [joined(labels, dataset.source.options["sep"]) for labels in sets]
-    columns = [cells if column == name else table.column(column).to_pylist() for column in table.schema.names]
-    rows = (row for row, kept in zip(zip(*columns, strict=True), keep.tolist(), strict=True) if kept)
+    columns = [
+        cells if column == name else table.column(column).to_pylist()
+        for column in table.schema.names
+    ]
+    rows = (
+        row for row, kept in zip(zip(*columns, strict=True), keep.tolist(), strict=True) if kept
+    )
     with source.open("rb") as file:
         marked = file.read(3) == codecs.BOM_UTF8
     encoding = dialect.encoding if marked or dialect.encoding == "utf-16" else "utf-8"
@@ -156,7 +176,9 @@ def _one_row_each(dataset: Dataset, table: pa.Table, kind: pa.DataType) -> tuple
     if dataset.answers is None:
         return table, dataset.source.options["labels"][0]
     if dataset.source.options["annotator"] is not None:
-        table = table.take(pa.array(_first_rows(table.column(dataset.source.options["id"]).to_pylist())))
+        table = table.take(
+            pa.array(_first_rows(table.column(dataset.source.options["id"]).to_pylist()))
+        )
     table = table.select([name for name in table.schema.names if name not in _dropped(dataset)])
     return table.append_column(pa.field(LABELS, kind), pa.nulls(len(table), kind)), LABELS
 
@@ -172,14 +194,18 @@ def _first_rows(ids: list[Any]) -> list[int]:
 def _dropped(dataset: Dataset) -> set[str | None]:
     """What corrected sets put out of date: the answers of annotators, and scores of single candidates."""
     options = dataset.source.options
-    answers = {LABELS, *options["labels"], options["annotator"]} if dataset.answers is not None else set()
+    answers = (
+        {LABELS, *options["labels"], options["annotator"]} if dataset.answers is not None else set()
+    )
     return answers | ({SCORES} if dataset.scores is not None else set())
 
 
 # ---- Parquet and Arrow
 
 
-def _write_columnar(dataset: Dataset, sets: CandidateSets, keep: NDArray[np.bool_], path: Path) -> None:
+def _write_columnar(
+    dataset: Dataset, sets: CandidateSets, keep: NDArray[np.bool_], path: Path
+) -> None:
     """Batch by batch, so that columns which were never needed do not fill the memory."""
     import pyarrow as pa
 
@@ -199,7 +225,9 @@ def _write_columnar(dataset: Dataset, sets: CandidateSets, keep: NDArray[np.bool
         writer.close()
 
 
-def _columns_of(dataset: Dataset, sets: CandidateSets) -> tuple[Iterator[pa.RecordBatch], str, pa.DataType]:
+def _columns_of(
+    dataset: Dataset, sets: CandidateSets
+) -> tuple[Iterator[pa.RecordBatch], str, pa.DataType]:
     """The batches of the file, one row an example; the column of candidates, and its type in the new file."""
     import pyarrow as pa
 
@@ -233,7 +261,9 @@ def _columnar_writer(path: Path, form: str, schema: pa.Schema) -> Any:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    return pq.ParquetWriter(path, schema) if form == "parquet" else pa.ipc.new_file(str(path), schema)
+    return (
+        pq.ParquetWriter(path, schema) if form == "parquet" else pa.ipc.new_file(str(path), schema)
+    )
 
 
 # ---- arrays
@@ -261,7 +291,9 @@ def _write_mat(dataset: Dataset, sets: CandidateSets, keep: NDArray[np.bool_], p
         found[name] = matrix[:, keep] if across else matrix[keep]
     target = sets[keep].dense().astype(np.float64)
     target = target.T if lying else target
-    found["partial_target"] = sparse.csc_array(target) if sparse.issparse(found["partial_target"]) else target
+    found["partial_target"] = (
+        sparse.csc_array(target) if sparse.issparse(found["partial_target"]) else target
+    )
     rewrite_mat(dataset.source.path, path, found)
 
 
@@ -289,22 +321,38 @@ def _write_json(dataset: Dataset, sets: CandidateSets, keep: NDArray[np.bool_], 
 
 
 def _write_tasks(
-    dataset: Dataset, sets: CandidateSets, keep: NDArray[np.bool_], path: Path, scores: NDArray[Any] | None
+    dataset: Dataset,
+    sets: CandidateSets,
+    keep: NDArray[np.bool_],
+    path: Path,
+    scores: NDArray[Any] | None,
 ) -> None:
     """Label Studio's tasks, each with a prediction more; its annotations stay as they are."""
     source = dataset.source
     tasks = load_json(source.path)
     tag = find_tag(source.path, tasks, tuple(source.options["labels"]))
-    results = (item for number, task in enumerate(tasks, 1) for item in task_results(source.path, number, task))
+    results = (
+        item
+        for number, task in enumerate(tasks, 1)
+        for item in task_results(source.path, number, task)
+    )
     target = next(item.get("to_name") for item in results if item["from_name"] == tag)
     rows = {str(name): row for row, name in enumerate(dataset.ids.tolist())}
     for number, task in enumerate(tasks, 1):
         row = rows.get(str(task.get("id", number)))
         if row is None or not keep[row]:
             continue
-        result = {"from_name": tag, "to_name": target, "type": "choices", "value": {"choices": list(sets[row])}}
+        result = {
+            "from_name": tag,
+            "to_name": target,
+            "type": "choices",
+            "value": {"choices": list(sets[row])},
+        }
         score = {} if scores is None else {"score": round(float(scores[row]), 6)}
-        task["predictions"] = [*(task.get("predictions") or []), {"model_version": MODEL, **score, "result": [result]}]
+        task["predictions"] = [
+            *(task.get("predictions") or []),
+            {"model_version": MODEL, **score, "result": [result]},
+        ]
     path.write_text(json.dumps(tasks, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
 
 

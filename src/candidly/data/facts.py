@@ -35,12 +35,16 @@ def gather(dataset: Dataset) -> dict[str, Any]:
         "rows": len(dataset),
         "inputs": _inputs(dataset),
         "annotators": _annotators(dataset),
-        "classes": [{"label": label, "rows": count} for label, count in zip(classes, counts, strict=True)],
+        "classes": [
+            {"label": label, "rows": count} for label, count in zip(classes, counts, strict=True)
+        ],
         "set_sizes": {int(size): int(count) for size, count in zip(sizes, rows, strict=True)},
         "mean_set_size": float(sets.sizes.mean()),
         "empty_sets": 0,  # a file with one is not read at all
         "full_sets": int((sets.sizes == sets.n_classes).sum()) if sets.n_classes > 1 else 0,
-        "never_proposed": [label for label, count in zip(classes, counts, strict=True) if not count],
+        "never_proposed": [
+            label for label, count in zip(classes, counts, strict=True) if not count
+        ],
         "similar_names": similar_names(classes),
         "joined_names": joined_names(classes),
         "duplicates": _duplicates(dataset),
@@ -53,7 +57,11 @@ def gather(dataset: Dataset) -> dict[str, Any]:
 def _inputs(dataset: Dataset) -> dict[str, Any]:
     options = dataset.source.options
     columns = (
-        [options["images"]] if options["images"] else [options["text"]] if options["text"] else options["features"]
+        [options["images"]]
+        if options["images"]
+        else [options["text"]]
+        if options["text"]
+        else options["features"]
     )
     shape = list(dataset.inputs.shape[1:]) if isinstance(dataset.inputs, np.ndarray) else None
     return {"kind": dataset.kind, "columns": columns, "shape": shape, "missing": _missing(dataset)}
@@ -71,7 +79,9 @@ def _missing(dataset: Dataset) -> dict[str, Any]:
 def _annotators(dataset: Dataset) -> list[dict[str, Any]]:
     if dataset.answers is None:
         return []
-    given = np.bincount(dataset.answers.annotator, minlength=len(dataset.answers.annotators)).tolist()
+    given = np.bincount(
+        dataset.answers.annotator, minlength=len(dataset.answers.annotators)
+    ).tolist()
     names = dataset.answers.annotators.tolist()
     return [{"name": name, "answers": count} for name, count in zip(names, given, strict=True)]
 
@@ -173,7 +183,9 @@ def _in_company(sorted_group: NDArray[Any]) -> NDArray[np.bool_]:
     return ~(first & last)
 
 
-def _meets_smallest(sets: CandidateSets, smallest: NDArray[np.bool_], number: NDArray[Any]) -> NDArray[np.bool_]:
+def _meets_smallest(
+    sets: CandidateSets, smallest: NDArray[np.bool_], number: NDArray[Any]
+) -> NDArray[np.bool_]:
     """Does each set share a label with the smallest set of its group?"""
     labels = np.repeat(number, sets.sizes) * sets.n_classes + sets.indices
     shared = np.isin(labels, labels[np.repeat(smallest, sets.sizes)])
@@ -190,14 +202,18 @@ def input_hashes(examples: Examples) -> NDArray[Any]:
         return examples.inputs.dictionary_encode().indices.to_numpy(zero_copy_only=False)
     if isinstance(examples.inputs, np.ndarray):
         return _row_hashes(examples.inputs.reshape(len(examples), -1))
-    digests = [hashlib.blake2b(path.read_bytes(), digest_size=8).digest() for path in examples.inputs]
+    digests = [
+        hashlib.blake2b(path.read_bytes(), digest_size=8).digest() for path in examples.inputs
+    ]
     return np.frombuffer(b"".join(digests), dtype=np.uint64)
 
 
 def _row_hashes(matrix: NDArray[Any]) -> NDArray[np.uint64]:
     """Sums of the entries' bits times random odd numbers, modulo 2^64."""
     n, d = matrix.shape
-    factors = np.random.default_rng(0).integers(2**63, size=d, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+    factors = np.random.default_rng(0).integers(2**63, size=d, dtype=np.uint64) * np.uint64(
+        2
+    ) + np.uint64(1)
     hashes, step = np.empty(n, dtype=np.uint64), max(1, BLOCK // d)
     for start in range(0, n, step):
         bits = np.ascontiguousarray(matrix[start : start + step]).view(f"u{matrix.itemsize}")
@@ -222,25 +238,46 @@ def render(facts: dict[str, Any], given: dict[str, Any]) -> RenderableType:
     parts = [
         Text(f"{printable(facts['file'])}: {facts['format']}, {size}", style="bold"),
         *(Text(f"  {line}") for line in _summary(facts)),
-        *(Text(), Text(f"Rows that have the class as a candidate{more}", style="bold"), _bars(classes, n)),
-        *(Text(), Text(f"Size of the sets ({facts['mean_set_size']:.2f} on average)", style="bold"), _bars(sizes, n)),
+        *(
+            Text(),
+            Text(f"Rows that have the class as a candidate{more}", style="bold"),
+            _bars(classes, n),
+        ),
+        *(
+            Text(),
+            Text(f"Size of the sets ({facts['mean_set_size']:.2f} on average)", style="bold"),
+            _bars(sizes, n),
+        ),
     ]
     if remarks := _remarks(facts):
-        parts += [Text(), Text("Look at this", style="bold yellow"), *(Text(f"  {line}") for line in remarks)]
+        parts += [
+            Text(),
+            Text("Look at this", style="bold yellow"),
+            *(Text(f"  {line}") for line in remarks),
+        ]
     return Group(*parts, Text(), Text("Next", style="bold"), Text(f"  {_command(facts, given)}"))
 
 
 def _command(facts: dict[str, Any], given: dict[str, Any]) -> str:
     """What comes next, with the options that were given here."""
-    chosen = [(name, value) for name, value in given.items() if value is not None and (name, value) != ("sep", "|")]
+    chosen = [
+        (name, value)
+        for name, value in given.items()
+        if value is not None and (name, value) != ("sep", "|")
+    ]
     options = [part for name, value in chosen for part in (f"--{name}", str(value))]
     job = ["fit"] if facts["inputs"]["kind"] != "none" else ["audit"]
     outputs = [] if job == ["fit"] else ["--probs", "P"]
-    return printable(shlex.join(["candidly", *job, facts["file"], *options, *outputs, "--out", "run"]))
+    return printable(
+        shlex.join(["candidly", *job, facts["file"], *options, *outputs, "--out", "run"])
+    )
 
 
 def _bars(counts: dict[str, int], n: int) -> RenderableType:
-    rows = [(f"  {k}", f"{v:,}", f"{100 * v / n:.1f}%", "█" * round(30 * v / n)) for k, v in counts.items()]
+    rows = [
+        (f"  {k}", f"{v:,}", f"{100 * v / n:.1f}%", "█" * round(30 * v / n))
+        for k, v in counts.items()
+    ]
     return grid(rows, "lrrl")
 
 
@@ -271,9 +308,13 @@ def _remarks(facts: dict[str, Any]) -> list[str]:
         lines.append(f"{counted(full, 'set holds', 'sets hold')} all classes, which says nothing.")
     if names := facts["never_proposed"]:
         shown = ", ".join(map(printable, names[:SHOWN]))
-        lines.append(f"nobody proposed {len(names)} of the classes: {shown}{', ...' if len(names) > SHOWN else ''}.")
+        lines.append(
+            f"nobody proposed {len(names)} of the classes: {shown}{', ...' if len(names) > SHOWN else ''}."
+        )
     for group in facts["similar_names"][:SHOWN]:
-        lines.append(f"these names differ by case or space only: {', '.join(repr(name) for name in group)}.")
+        lines.append(
+            f"these names differ by case or space only: {', '.join(repr(name) for name in group)}."
+        )
     for entry in facts["joined_names"][:SHOWN]:
         parts = " and ".join(repr(part.strip()) for part in entry["label"].split(entry["sep"]))
         hint = f"if it is several candidates, read the file with --sep {entry['sep']!r}"
@@ -282,7 +323,9 @@ def _remarks(facts: dict[str, Any]) -> list[str]:
         lines.append(_gaps(missing))
     duplicates = facts["duplicates"]
     if duplicates and duplicates["disjoint"]:
-        pairs = ", ".join(" and ".join(printable(i) for i in pair) for pair in duplicates["disjoint_ids"][:5])
+        pairs = ", ".join(
+            " and ".join(printable(i) for i in pair) for pair in duplicates["disjoint_ids"][:5]
+        )
         again = counted(duplicates["disjoint"], "input occurs", "inputs occur")
         lines.append(f"{again} again with a set that shares no label; ids {pairs}.")
     return [*lines, *facts["notes"]]
@@ -294,7 +337,9 @@ def _refusals(facts: dict[str, Any]) -> list[str]:
     if facts["rows"] == 1:
         lines.append("there is only one row: `fit` needs two at least.")
     if len(facts["classes"]) == 1:
-        lines.append("there is only one class: `fit` and `audit` need two at least. Name all by --classes.")
+        lines.append(
+            "there is only one class: `fit` and `audit` need two at least. Name all by --classes."
+        )
     return lines
 
 

@@ -18,7 +18,13 @@ from candidly.data.scan import Scan, scan_arrow, scan_parquet
 from candidly.data.tables import build
 from candidly.errors import InputError
 
-MAGIC = {b"PAR1": "parquet", b"ARROW1": "arrow", b"\xff\xff\xff\xff": "arrow", b"PK": "npz", b"MATLAB": "mat"}
+MAGIC = {
+    b"PAR1": "parquet",
+    b"ARROW1": "arrow",
+    b"\xff\xff\xff\xff": "arrow",
+    b"PK": "npz",
+    b"MATLAB": "mat",
+}
 REFUSED = {
     b"\x1f\x8b": "is compressed by gzip: unpack it first.",
     b"\x80\x04": "looks like a pickle, which is never loaded, for it can run code. Save the data in another format.",
@@ -104,11 +110,15 @@ def located(path: Path) -> Path:
     try:
         str(path).encode()
     except UnicodeEncodeError:
-        raise InputError(f"{str(path)!r}: the name is not UTF-8, which some readers need. Rename the file.") from None
+        raise InputError(
+            f"{str(path)!r}: the name is not UTF-8, which some readers need. Rename the file."
+        ) from None
     if path.is_dir():
         found = [path / name for name in METADATA if (path / name).is_file()]
         if len(found) != 1:
-            raise InputError(f"{path} is a folder: expected one of {' or '.join(METADATA)} in it, found {len(found)}.")
+            raise InputError(
+                f"{path} is a folder: expected one of {' or '.join(METADATA)} in it, found {len(found)}."
+            )
         return found[0]
     if not path.is_file():
         raise InputError(f"{path} is missing: there is no such file.")
@@ -134,6 +144,8 @@ def find_format(path: Path) -> str:
         refuse_hdf5(path)
         return "mat"
     start = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
-    if path.suffix in (".json", ".jsonl", ".ndjson") or (start in (b"[", b"{") and path.suffix not in (".csv", ".tsv")):
+    if path.suffix in (".json", ".jsonl", ".ndjson") or (
+        start in (b"[", b"{") and path.suffix not in (".csv", ".tsv")
+    ):
         return "json" if start == b"[" else "jsonl"
     return "csv"

@@ -29,7 +29,9 @@ def available_memory() -> int:
     """Bytes that this process can still take."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+        return next(
+            int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")
+        )
     except (OSError, StopIteration):
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
@@ -70,7 +72,9 @@ def refuse_larger_than_memory(needed: int, what: str, source: Path | None = None
     """
     if (chosen := _chosen_limit.get()) is not None:
         if needed > chosen:
-            raise InputError(f"{what} needs {_size(needed)} of memory; the limit is {_size(chosen)} (--max-memory).")
+            raise InputError(
+                f"{what} needs {_size(needed)} of memory; the limit is {_size(chosen)} (--max-memory)."
+            )
         return
     free = available_memory()
     if needed > SHARE * free:
@@ -99,7 +103,11 @@ def inside(folder: Path, name: str, what: str) -> Path:
     root = folder.resolve()
     try:
         path = (root / name).resolve()
-    except (OSError, ValueError, RuntimeError) as error:  # a NUL byte, a name too long, a ring of links
+    except (
+        OSError,
+        ValueError,
+        RuntimeError,
+    ) as error:  # a NUL byte, a name too long, a ring of links
         raise InputError(f"{what}: {name!r} is no file name ({error}).") from error
     if not path.is_relative_to(root):
         raise InputError(

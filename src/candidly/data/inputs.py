@@ -38,7 +38,9 @@ class InputTransform:
     def apply(self, examples: Examples) -> NDArray[Any]:
         """float32 (n, d), or uint8 images; raises if the file does not hold what the transform was fitted on."""
         if examples.kind != self.kind:
-            raise InputError(f"{examples.source.path} holds {examples.kind}; the model was trained on {self.kind}.")
+            raise InputError(
+                f"{examples.source.path} holds {examples.kind}; the model was trained on {self.kind}."
+            )
         return _APPLY[self.kind](self, examples)
 
     def save(self, folder: str | Path) -> None:
@@ -60,7 +62,9 @@ class InputTransform:
             return cls(facts.pop("kind"), facts, dict(file))
 
 
-def fit_inputs(examples: Examples, *, encoder: str = "lite0") -> tuple[InputTransform, NDArray[Any]]:
+def fit_inputs(
+    examples: Examples, *, encoder: str = "lite0"
+) -> tuple[InputTransform, NDArray[Any]]:
     """(transform, X): tables standardised and one-hot encoded, text as TF-IDF, images through the frozen encoder.
 
     encoder: "none" gives the images' pixels. Vectors stay as they are: training standardises its inputs anyway.
@@ -102,14 +106,22 @@ def _fit_table(frame: pd.DataFrame, examples: Examples) -> InputTransform:
         arrays = {"mean": scaler.mean_, "scale": scaler.scale_}
     categories = {}
     if words:
-        encoder = OneHotEncoder(max_categories=CATEGORIES, min_frequency=RARE, handle_unknown="infrequent_if_exist")
+        encoder = OneHotEncoder(
+            max_categories=CATEGORIES, min_frequency=RARE, handle_unknown="infrequent_if_exist"
+        )
         encoder.fit(_words(frame, words))
-        for name, seen, rare in zip(words, encoder.categories_, encoder.infrequent_categories_, strict=True):
-            kept = [value for value in seen.tolist() if rare is None or value not in {*rare.tolist()}]
+        for name, seen, rare in zip(
+            words, encoder.categories_, encoder.infrequent_categories_, strict=True
+        ):
+            kept = [
+                value for value in seen.tolist() if rare is None or value not in {*rare.tolist()}
+            ]
             if kept:
                 categories[name] = kept
     if not numbers and not categories:
-        raise InputError(f"{examples.source.path}: no column has values to learn from. Name others by --features.")
+        raise InputError(
+            f"{examples.source.path}: no column has values to learn from. Name others by --features."
+        )
     return InputTransform("table", {"numbers": numbers, "categories": categories}, arrays)
 
 
@@ -117,13 +129,19 @@ def _apply_table(transform: InputTransform, examples: Examples) -> NDArray[np.fl
     """Missing numbers become the mean, unknown and rare words no category at all."""
     from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-    frame, numbers, categories = examples.inputs, transform.facts["numbers"], transform.facts["categories"]
+    frame, numbers, categories = (
+        examples.inputs,
+        transform.facts["numbers"],
+        transform.facts["categories"],
+    )
     if missing := [name for name in (*numbers, *categories) if name not in frame]:
         raise InputError(
             f"{examples.source.path} lacks the column(s) {', '.join(map(repr, missing))} that the model was trained on."
         )
     width = len(numbers) + sum(map(len, categories.values()))
-    refuse_larger_than_memory(4 * len(frame) * width, f"{examples.source.path}: the table of {width} encoded columns")
+    refuse_larger_than_memory(
+        4 * len(frame) * width, f"{examples.source.path}: the table of {width} encoded columns"
+    )
     parts = []
     if numbers:
         scaler = StandardScaler()
@@ -132,7 +150,9 @@ def _apply_table(transform: InputTransform, examples: Examples) -> NDArray[np.fl
             transform.arrays["scale"],
             len(numbers),
         )
-        parts.append(np.nan_to_num(scaler.transform(_numbers(frame, numbers, examples))).astype(np.float32))
+        parts.append(
+            np.nan_to_num(scaler.transform(_numbers(frame, numbers, examples))).astype(np.float32)
+        )
     if categories:
         encoder = OneHotEncoder(
             categories=[np.array(seen, dtype=object) for seen in categories.values()],
@@ -155,7 +175,9 @@ def _numbers(frame: pd.DataFrame, names: list[str], examples: Examples) -> NDArr
     values = frame[names].to_numpy(dtype=np.float64)
     if (wrong := np.abs(values) > LARGEST).any():
         row, column = divmod(int(wrong.argmax()), len(names))
-        place = f"{examples.place(row)}, id {examples.ids.tolist()[row]!r}, column {names[column]!r}"
+        place = (
+            f"{examples.place(row)}, id {examples.ids.tolist()[row]!r}, column {names[column]!r}"
+        )
         raise InputError(
             f"{place}: {values[row, column]} is infinite or too large. Correct it, or leave the cell empty."
         )
@@ -175,7 +197,9 @@ def _vectorizer(vocabulary: list[str] | None = None) -> Any:
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     limit = WORDS if vocabulary is None else None
-    return TfidfVectorizer(max_features=limit, vocabulary=vocabulary, sublinear_tf=True, dtype=np.float32)
+    return TfidfVectorizer(
+        max_features=limit, vocabulary=vocabulary, sublinear_tf=True, dtype=np.float32
+    )
 
 
 def _fit_text(examples: Examples) -> InputTransform:
@@ -183,14 +207,22 @@ def _fit_text(examples: Examples) -> InputTransform:
     try:
         vectorizer.fit(cell.as_py() for cell in examples.inputs)
     except ValueError as error:
-        raise InputError(f"{examples.source.path}: the text holds no words to learn from ({error}).") from error
-    return InputTransform("text", {"vocabulary": vectorizer.get_feature_names_out().tolist()}, {"idf": vectorizer.idf_})
+        raise InputError(
+            f"{examples.source.path}: the text holds no words to learn from ({error})."
+        ) from error
+    return InputTransform(
+        "text",
+        {"vocabulary": vectorizer.get_feature_names_out().tolist()},
+        {"idf": vectorizer.idf_},
+    )
 
 
 def _apply_text(transform: InputTransform, examples: Examples) -> NDArray[np.float32]:
     vocabulary = transform.facts["vocabulary"]
     needed = 4 * len(examples) * len(vocabulary)
-    refuse_larger_than_memory(needed, f"{examples.source.path}: the table of {len(vocabulary)} words")
+    refuse_larger_than_memory(
+        needed, f"{examples.source.path}: the table of {len(vocabulary)} words"
+    )
     vectorizer = _vectorizer(vocabulary)
     vectorizer.idf_ = transform.arrays["idf"]
     return vectorizer.transform(cell.as_py() for cell in examples.inputs).toarray()
@@ -239,4 +271,9 @@ def _apply_images(transform: InputTransform, examples: Examples) -> NDArray[Any]
     return encode(images, transform.facts["encoder"], resolution=RESOLUTION)
 
 
-_APPLY = {"table": _apply_table, "text": _apply_text, "vectors": _apply_vectors, "images": _apply_images}
+_APPLY = {
+    "table": _apply_table,
+    "text": _apply_text,
+    "vectors": _apply_vectors,
+    "images": _apply_images,
+}

@@ -29,7 +29,9 @@ Where = Callable[[int], str]  # from a row, counting from 0, to words
 class LabelColumn:
     """Collects the labels of a column, batch by batch, as numbers of a `pool` that columns may share."""
 
-    def __init__(self, name: str, sep: str | None, where: Where, pool: dict[Any, int] | None = None) -> None:
+    def __init__(
+        self, name: str, sep: str | None, where: Where, pool: dict[Any, int] | None = None
+    ) -> None:
         self.name, self.sep, self.where = name, sep, where
         self.pool: dict[Any, int] = {} if pool is None else pool
         self.is_text = False
@@ -42,16 +44,27 @@ class LabelColumn:
         import pyarrow.compute as pc
 
         if listed := is_list(column.type):
-            counts = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+            counts = (
+                pc.list_value_length(column)
+                .fill_null(0)
+                .to_numpy(zero_copy_only=False)
+                .astype(np.int64)
+            )
             values = column.flatten()
         else:
             counts = column.is_valid().to_numpy(zero_copy_only=False).astype(np.int64)
             values = column.drop_null()
             self.is_text |= is_text(column.type)
         if values.null_count:
-            raise self._error(counts, int(values.is_null().to_numpy(zero_copy_only=False).argmax()), "a missing label")
+            raise self._error(
+                counts,
+                int(values.is_null().to_numpy(zero_copy_only=False).argmax()),
+                "a missing label",
+            )
         encoded = self._encode(values)
-        sizes, codes = self._expand(encoded, counts, as_list if listed or not is_text(column.type) else self._split)
+        sizes, codes = self._expand(
+            encoded, counts, as_list if listed or not is_text(column.type) else self._split
+        )
         total = np.concatenate([[0], np.cumsum(sizes)])
         ends = np.cumsum(counts)
         self._sizes.append(total[ends] - total[ends - counts])
@@ -65,7 +78,9 @@ class LabelColumn:
             return values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
         except pa.ArrowException:
             place = f"{self.where(self.rows)}, column {self.name!r}"
-            raise InputError(f"{place}: holds {values.type}; expected labels: names or whole numbers.") from None
+            raise InputError(
+                f"{place}: holds {values.type}; expected labels: names or whole numbers."
+            ) from None
 
     def _expand(
         self, encoded: pa.DictionaryArray, counts: NDArray[Any], parse: Callable[[Any], list[Any]]
@@ -141,7 +156,9 @@ def split_cell(cell: str, sep: str | None) -> list[str]:
 def _array(text: str) -> list[Any]:
     """A JSON array or {"choices": [...]}; Python's way to write a list of strings is understood too."""
     if len(text) > WIDEST:
-        raise ValueError(f"a cell of {len(text)} characters, {text[:40]!r}...; expected a short list of labels")
+        raise ValueError(
+            f"a cell of {len(text)} characters, {text[:40]!r}...; expected a short list of labels"
+        )
     for read in (json.loads, ast.literal_eval):
         try:
             found = read(text)
@@ -150,7 +167,9 @@ def _array(text: str) -> list[Any]:
         found = found.get("choices") if isinstance(found, dict) else found
         if isinstance(found, list):
             return found
-    raise ValueError(f'{_cut(text)} begins like a list but is none; expected a JSON array such as ["cat", "dog"]')
+    raise ValueError(
+        f'{_cut(text)} begins like a list but is none; expected a JSON array such as ["cat", "dog"]'
+    )
 
 
 def _cut(text: str) -> str:
@@ -176,12 +195,18 @@ def read_classes(given: str | Path | Sequence[Any]) -> list[Any]:
         try:
             found = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise InputError(f"the class list {given} is not JSON ({error}): expected an array of names.") from None
+            raise InputError(
+                f"the class list {given} is not JSON ({error}): expected an array of names."
+            ) from None
     if not found:
         raise InputError(f"the class list {given} is empty: expected at least one name.")
-    repeated = {str(name) for name in found if found.count(name) > 1} if len(found) < 1000 else set()
+    repeated = (
+        {str(name) for name in found if found.count(name) > 1} if len(found) < 1000 else set()
+    )
     if repeated:
-        raise InputError(f"the class list {given} names {sorted(repeated)[0]!r} twice; name each class once.")
+        raise InputError(
+            f"the class list {given} names {sorted(repeated)[0]!r} twice; name each class once."
+        )
     return found
 
 
@@ -194,7 +219,10 @@ def settle(
     """
     labels, true = list(pool), list(truth)
     if is_text and all(_is_number(label) or says_no_class(label) for label in [*labels, *true]):
-        labels, true = ([int(label) if _is_number(label) else label for label in part] for part in (labels, true))
+        labels, true = (
+            [int(label) if _is_number(label) else label for label in part]
+            for part in (labels, true)
+        )
     if classes is not None:
         if all(isinstance(label, int) for label in labels) and all(map(_is_number, classes)):
             classes = [int(label) for label in classes]
@@ -209,7 +237,9 @@ def says_no_class(label: Any) -> bool:
 
 def _is_number(label: Any) -> bool:
     """Is this a whole number, or text that says one, of 64 bits?"""
-    return (isinstance(label, int) or NUMBER.fullmatch(str(label)) is not None) and _fits(int(label))
+    return (isinstance(label, int) or NUMBER.fullmatch(str(label)) is not None) and _fits(
+        int(label)
+    )
 
 
 def _fits(number: int) -> bool:
@@ -242,11 +272,18 @@ def indices(
 def unproposed(labels: list[Any], classes: NDArray[Any]) -> list[Any]:
     """True labels that are neither classes nor the word for none of them."""
     index = find(labels, classes)
-    return [label for label, i in zip(labels, index, strict=True) if i < 0 and not says_no_class(label)]
+    return [
+        label for label, i in zip(labels, index, strict=True) if i < 0 and not says_no_class(label)
+    ]
 
 
 def true_indices(
-    labels: list[Any], indptr: NDArray[Any], codes: NDArray[Any], classes: NDArray[Any], where: Where, strict: bool
+    labels: list[Any],
+    indptr: NDArray[Any],
+    codes: NDArray[Any],
+    classes: NDArray[Any],
+    where: Where,
+    strict: bool,
 ) -> NDArray[np.int64]:
     """The truth, one class index a row, or NO_CLASS, or UNKNOWN for a row that says nothing.
 
@@ -256,7 +293,10 @@ def true_indices(
     if (sizes > 1).any():
         row = int((sizes > 1).argmax())
         raise InputError(f"{where(row)}: {sizes[row]} true labels; expected one, or an empty cell.")
-    rows, index = np.flatnonzero(sizes), find(labels, classes)  # NO_CLASS is what `find` gives for no class
+    rows, index = (
+        np.flatnonzero(sizes),
+        find(labels, classes),
+    )  # NO_CLASS is what `find` gives for no class
     if strict and (wrong := unproposed(labels, classes)):
         at = np.array([label in wrong for label in labels])[codes]
         first = int(at.argmax())
@@ -269,7 +309,9 @@ def true_indices(
     return truth
 
 
-def to_sets(indptr: NDArray[Any], index: NDArray[Any], classes: NDArray[Any], where: Where) -> CandidateSets:
+def to_sets(
+    indptr: NDArray[Any], index: NDArray[Any], classes: NDArray[Any], where: Where
+) -> CandidateSets:
     """Candidate sets from class indices; a row without any is refused."""
     sizes = np.diff(indptr)
     if not sizes.all():
@@ -279,6 +321,8 @@ def to_sets(indptr: NDArray[Any], index: NDArray[Any], classes: NDArray[Any], wh
             f"{where(row)}: the candidate set is empty{others}. Every example needs a candidate: fill it in, drop the "
             "row, or give it all classes if nothing is known."
         )
-    matrix = sparse.csr_array((np.ones(len(index), dtype=bool), index, indptr), shape=(len(sizes), len(classes)))
+    matrix = sparse.csr_array(
+        (np.ones(len(index), dtype=bool), index, indptr), shape=(len(sizes), len(classes))
+    )
     matrix.sum_duplicates()
     return CandidateSets(matrix, classes)

@@ -22,7 +22,16 @@ from scipy import sparse
 from candidly.data.guard import allowed_memory, refuse_larger_than_memory
 from candidly.errors import InputError
 
-ITEM_BYTES = {"logical": 1, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "single": 4, "int32": 4, "uint32": 4}
+ITEM_BYTES = {
+    "logical": 1,
+    "int8": 1,
+    "uint8": 1,
+    "int16": 2,
+    "uint16": 2,
+    "single": 4,
+    "int32": 4,
+    "uint32": 4,
+}
 OWN_BYTES = 1 << 30  # of address space that Python and SciPy take themselves
 BYTES_PER_SECOND = 1e6  # that the slowest reading gets through
 LEAST_SECONDS = 60
@@ -38,7 +47,9 @@ def rewrite_mat(path: Path, out: Path, replaced: dict[str, Any]) -> None:
     _ask(path, {"out": str(out)}, replaced)
 
 
-def _ask(path: Path, request: dict[str, Any], given: dict[str, Any] | None = None) -> dict[str, Any]:
+def _ask(
+    path: Path, request: dict[str, Any], given: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """Let a child process answer a request."""
     refuse_hdf5(path)
     limit = allowed_memory(path)
@@ -53,12 +64,18 @@ def _ask(path: Path, request: dict[str, Any], given: dict[str, Any] | None = Non
             answer = json.loads(child.stdout.readline())
             found = {} if "error" in answer else _receive(child.stdout)
         except (OSError, ValueError):  # it ended before it had answered
-            raise InputError(f"{path} is a damaged MATLAB file: reading it failed. Save it again with -v7.") from None
+            raise InputError(
+                f"{path} is a damaged MATLAB file: reading it failed. Save it again with -v7."
+            ) from None
         finally:
             child.kill()
-    refuse_larger_than_memory(answer.get("needed", 0), f"{path}: reading {answer.get('names')}", path)
+    refuse_larger_than_memory(
+        answer.get("needed", 0), f"{path}: reading {answer.get('names')}", path
+    )
     if "error" in answer:
-        raise InputError(f"{path} cannot be read as a MATLAB file ({answer['error']}). Save it again with -v7.")
+        raise InputError(
+            f"{path} cannot be read as a MATLAB file ({answer['error']}). Save it again with -v7."
+        )
     return found
 
 
@@ -79,7 +96,11 @@ def refuse_hdf5(path: Path) -> None:
 
 def _send(file: BinaryIO, variables: dict[str, Any]) -> None:
     pipe = SimpleNamespace(write=file.write)  # NumPy would seek in a real file
-    kept = {name: value for name, value in variables.items() if sparse.issparse(value) or not value.dtype.hasobject}
+    kept = {
+        name: value
+        for name, value in variables.items()
+        if sparse.issparse(value) or not value.dtype.hasobject
+    }
     listed = [{"name": name, "sparse": sparse.issparse(value)} for name, value in kept.items()]
     file.write(json.dumps(listed).encode() + b"\n")
     for value in kept.values():
@@ -127,13 +148,19 @@ def _limit_resources(memory: int, file_size: int) -> None:
     except ImportError:  # Windows
         return
     seconds = LEAST_SECONDS + int(file_size / BYTES_PER_SECOND)
-    for kind, wanted in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_CPU, seconds), (resource.RLIMIT_CORE, 0)):
+    for kind, wanted in (
+        (resource.RLIMIT_AS, memory),
+        (resource.RLIMIT_CPU, seconds),
+        (resource.RLIMIT_CORE, 0),
+    ):
         most = resource.getrlimit(kind)[1]
         limit = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
         resource.setrlimit(kind, (limit, most))
 
 
-def _carry_out(request: dict[str, Any], given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _carry_out(
+    request: dict[str, Any], given: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """(facts, variables)."""
     from scipy.io import loadmat, savemat, whosmat
 

@@ -34,7 +34,9 @@ def read_outputs_file(path: str | Path, dataset: Dataset) -> tuple[NDArray[Any],
         raise InputError(f"{path} is missing: there is no such file.")
     values, classes, ids, logits = _read(path)
     if values.ndim != 2 or values.dtype.kind not in "fiu":
-        raise InputError(f"{path} holds {values.dtype} of shape {values.shape}: expected numbers (rows, classes).")
+        raise InputError(
+            f"{path} holds {values.dtype} of shape {values.shape}: expected numbers (rows, classes)."
+        )
     ordered = _in_order(path, values, classes, ids, dataset)
     return ordered, _are_logits(path, values, classes, logits)
 
@@ -49,26 +51,38 @@ def _read(path: Path) -> tuple[NDArray[Any], list[Any] | None, list[Any] | None,
     if form == "npz":
         return _from_npz(path, load_npz(path))
     if form in ("parquet", "arrow", "csv"):
-        scan = {"parquet": scan_parquet, "arrow": scan_arrow}.get(form, lambda p: read_delimited(p, {*IDS}))(path)
+        scan = {"parquet": scan_parquet, "arrow": scan_arrow}.get(
+            form, lambda p: read_delimited(p, {*IDS})
+        )(path)
         return _from_columns(path, scan)
-    raise InputError(f"{path} is of the format {form}: expected outputs as .npy, .npz, CSV, Parquet or Arrow.")
+    raise InputError(
+        f"{path} is of the format {form}: expected outputs as .npy, .npz, CSV, Parquet or Arrow."
+    )
 
 
 def _load_npy(path: Path) -> NDArray[Any]:
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
     except Exception as error:  # on damaged files NumPy raises almost anything
-        raise InputError(f"{path} cannot be read as a plain array ({error}). Write it again by np.save.") from error
+        raise InputError(
+            f"{path} cannot be read as a plain array ({error}). Write it again by np.save."
+        ) from error
 
 
-def _from_npz(path: Path, arrays: dict[str, NDArray[Any]]) -> tuple[NDArray[Any], Any, Any, bool | None]:
-    classes, ids = (arrays.pop(name).tolist() if name in arrays else None for name in ("classes", "id"))
+def _from_npz(
+    path: Path, arrays: dict[str, NDArray[Any]]
+) -> tuple[NDArray[Any], Any, Any, bool | None]:
+    classes, ids = (
+        arrays.pop(name).tolist() if name in arrays else None for name in ("classes", "id")
+    )
     named = {"probs", "logits"} & arrays.keys()
     if len(named) == 1:
         name = named.pop()
         return arrays[name], classes, ids, name == "logits"
     if len(arrays) != 1:
-        raise InputError(f"{path} holds {', '.join(arrays) or 'nothing'}: expected the array `probs` or `logits`.")
+        raise InputError(
+            f"{path} holds {', '.join(arrays) or 'nothing'}: expected the array `probs` or `logits`."
+        )
     return next(iter(arrays.values())), classes, ids, None
 
 
@@ -78,12 +92,16 @@ def _from_columns(path: Path, scan: Scan) -> tuple[NDArray[Any], Any, Any, None]
     names = [name for name in scan.schema.names if name != key]
     if not names:
         raise InputError(f"{path} has no columns of numbers: expected one for each class.")
-    refuse_larger_than_memory(8 * (scan.rows or 0) * len(names), f"{path}: {len(names)} columns", path)
+    refuse_larger_than_memory(
+        8 * (scan.rows or 0) * len(names), f"{path}: {len(names)} columns", path
+    )
     parts: list[NDArray[Any]] = []
     ids: list[Any] = []
     for batch in scan.batches(scan.schema.names):
         start = sum(map(len, parts))
-        parts.append(np.column_stack([_numbers(scan, batch.column(name), name, start) for name in names]))
+        parts.append(
+            np.column_stack([_numbers(scan, batch.column(name), name, start) for name in names])
+        )
         ids += batch.column(key).to_pylist() if key else []
     if not parts:
         raise InputError(f"{path} holds no rows.")
@@ -105,7 +123,9 @@ def _numbers(scan: Scan, column: Any, name: str, start: int) -> NDArray[np.float
     return to_float32(column.to_numpy(zero_copy_only=False))
 
 
-def _in_order(path: Path, values: NDArray[Any], classes: Any, ids: Any, dataset: Dataset) -> NDArray[Any]:
+def _in_order(
+    path: Path, values: NDArray[Any], classes: Any, ids: Any, dataset: Dataset
+) -> NDArray[Any]:
     """Columns and rows as the dataset has them."""
     wanted = [str(label) for label in dataset.sets.classes.tolist()]
     if classes is not None:
@@ -123,14 +143,18 @@ def _in_order(path: Path, values: NDArray[Any], classes: Any, ids: Any, dataset:
     if ids is not None:
         values = values[_rows(path, ids, dataset)]
     if len(values) != len(dataset):
-        raise InputError(f"{path} has {len(values):,} rows, but {dataset.source.path} has {len(dataset):,}.")
+        raise InputError(
+            f"{path} has {len(values):,} rows, but {dataset.source.path} has {len(dataset):,}."
+        )
     return values
 
 
 def _difference(path: Path, given: dict[str, int], wanted: list[str], dataset: Dataset) -> str:
     missing, extra = [x for x in wanted if x not in given], [x for x in given if x not in {*wanted}]
     told = [f"lacks the class(es) {', '.join(map(repr, missing[:5]))}"] if missing else []
-    told += [f"has the column(s) {', '.join(map(repr, extra[:5]))} that are no class"] if extra else []
+    told += (
+        [f"has the column(s) {', '.join(map(repr, extra[:5]))} that are no class"] if extra else []
+    )
     advice = " If the model knows more classes, list all by --classes." if extra else ""
     return f"{path} {' and '.join(told) or 'names a class twice'} of {dataset.source.path}.{advice}"
 
@@ -142,7 +166,9 @@ def _rows(path: Path, ids: list[Any], dataset: Dataset) -> NDArray[np.int64]:
         raise InputError(f"{path}: the id {twice!r} stands twice.")
     found = [where.get(str(name), -1) for name in dataset.ids.tolist()]
     if -1 in found:
-        raise InputError(f"{path} has no row for the id {dataset.ids[found.index(-1)]!r} of {dataset.source.path}.")
+        raise InputError(
+            f"{path} has no row for the id {dataset.ids[found.index(-1)]!r} of {dataset.source.path}."
+        )
     return np.array(found)
 
 
@@ -181,7 +207,9 @@ def _refuse_no_number(path: Path, block: NDArray[np.float64], start: int, classe
 def _no_probabilities(path: Path, values: NDArray[Any], row: int, right: int, percent: bool) -> str:
     """Which row is wrong, and what to do about it."""
     entries = np.asarray(values[row], dtype=np.float64)
-    shown = ", ".join(f"{value:.4g}" for value in entries[:SHOWN]) + (", ..." if len(entries) > SHOWN else "")
+    shown = ", ".join(f"{value:.4g}" for value in entries[:SHOWN]) + (
+        ", ..." if len(entries) > SHOWN else ""
+    )
     told = f"{path}, row {row + 1} (counting from 1): the values sum to {entries.sum():.4g}"
     told += f", the least is {entries.min():.4g} ({shown})."
     if percent:

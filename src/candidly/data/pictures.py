@@ -24,7 +24,9 @@ def load_images(
 ) -> NDArray[np.uint8]:
     """(n, h, w, 3): the images, resized to `size` = (h, w) where they differ. place: what tells where each is named."""
     height, width = size
-    refuse_larger_than_memory(len(paths) * height * width * 3, f"{len(paths)} images of {width} x {height} pixels")
+    refuse_larger_than_memory(
+        len(paths) * height * width * 3, f"{len(paths)} images of {width} x {height} pixels"
+    )
     images = np.empty((len(paths), height, width, 3), dtype=np.uint8)
     for row, (pixels, path) in enumerate(zip(images, paths, strict=True)):
         try:
@@ -43,7 +45,9 @@ def load_image(path: Path, size: tuple[int, int] | None = None) -> NDArray[np.ui
             image.seek(0)
             flat = _flat(ImageOps.exif_transpose(image))
         except Exception as error:  # on damaged files Pillow raises almost anything
-            raise InputError(f"{path} is a broken image ({error}). Replace it, or drop its row.") from error
+            raise InputError(
+                f"{path} is a broken image ({error}). Replace it, or drop its row."
+            ) from error
         if size is not None and flat.size != size[::-1]:
             flat = flat.resize(size[::-1], Image.Resampling.BILINEAR)
         return np.asarray(flat)
@@ -62,11 +66,15 @@ def open_image(path: Path) -> Image:
     except Image.DecompressionBombError as error:
         raise InputError(f"{path} is too large: {error}. Make it smaller.") from None
     except Exception as error:  # on damaged files Pillow raises almost anything
-        raise InputError(f"{path} is not an image that can be read ({error}). Replace it, or drop its row.") from error
+        raise InputError(
+            f"{path} is not an image that can be read ({error}). Replace it, or drop its row."
+        ) from error
     width, height = image.size
     if width * height > MAX_PIXELS:
         image.close()
-        raise InputError(f"{path} has {width} x {height} pixels; at most {MAX_PIXELS:,} are read. Make it smaller.")
+        raise InputError(
+            f"{path} has {width} x {height} pixels; at most {MAX_PIXELS:,} are read. Make it smaller."
+        )
     return image
 
 

@@ -39,7 +39,9 @@ def load_lines(path: Path) -> list[dict[str, Any]]:
                     if b"\\ud" in line.lower():
                         _refuse_half_characters(found[-1])
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}, line {number}: {error}. Expected one JSON object per line, in UTF-8.") from None
+        raise InputError(
+            f"{path}, line {number}: {error}. Expected one JSON object per line, in UTF-8."
+        ) from None
     return found
 
 
@@ -51,7 +53,9 @@ def load_json(path: Path) -> list[dict[str, Any]]:
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not JSON ({error}).") from None
     if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
-        raise InputError(f"{path}: expected an array of objects, [{{...}}, ...], such as Label Studio's JSON export.")
+        raise InputError(
+            f"{path}: expected an array of objects, [{{...}}, ...], such as Label Studio's JSON export."
+        )
     if not found:
         raise InputError(f"{path} holds no rows.")
     for number, entry in enumerate(found if "\\ud" in text.lower() else [], 1):
@@ -90,7 +94,9 @@ def _table(path: Path, rows: list[dict[str, Any]]) -> pa.Table:
 
     columns = {}
     names = dict.fromkeys(name for row in rows for name in row)
-    refuse_larger_than_memory(8 * len(rows) * len(names), f"{path}: a table of {len(names):,} columns", path)
+    refuse_larger_than_memory(
+        8 * len(rows) * len(names), f"{path}: a table of {len(names):,} columns", path
+    )
     for name in names:
         values = [row.get(name) for row in rows]
         try:
@@ -105,24 +111,38 @@ def _mixed(values: list[Any]) -> pa.Array:
     import pyarrow as pa
 
     if all(value is None or isinstance(value, list) for value in values):
-        return pa.array([None if v is None else [as_text(item) for item in v] for v in values], pa.list_(pa.string()))
+        return pa.array(
+            [None if v is None else [as_text(item) for item in v] for v in values],
+            pa.list_(pa.string()),
+        )
     return pa.array([None if value is None else as_text(value) for value in values], pa.string())
 
 
 def as_text(value: Any) -> str | None:
-    return value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return (
+        value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    )
 
 
 # ---- Label Studio
 
 
-def read_tasks(path: Path, tasks: list[dict[str, Any]], options: Options, labelled: bool) -> tuple[Scan, Options]:
+def read_tasks(
+    path: Path, tasks: list[dict[str, Any]], options: Options, labelled: bool
+) -> tuple[Scan, Options]:
     """One row an annotation, or a task if not `labelled`. `labels` names the tag (from_name), if there are several."""
     left = options.with_values(labels=(), id="id", annotator="annotator" if labelled else None)
     if not labelled:
-        rows = [{"id": task.get("id", number), **_data(task)} for number, task in enumerate(tasks, 1)]
+        rows = [
+            {"id": task.get("id", number), **_data(task)} for number, task in enumerate(tasks, 1)
+        ]
         return from_table(
-            path, "label-studio", _table(path, rows), "task {} (counting from 1)", (), *options.labels[:1]
+            path,
+            "label-studio",
+            _table(path, rows),
+            "task {} (counting from 1)",
+            (),
+            *options.labels[:1],
         ), left
     tag = find_tag(path, tasks, options.labels)
     counts = {"cancelled": 0, "unlabelled": 0, "verified": 0}
@@ -133,24 +153,37 @@ def read_tasks(path: Path, tasks: list[dict[str, Any]], options: Options, labell
         counts["unlabelled"] += not answers
         rows += [{"id": task.get("id", number), **answer, **_data(task)} for answer in answers]
     if not rows:
-        raise InputError(f"{path}: no task has an annotation with a choice. Export the labelled tasks as JSON.")
+        raise InputError(
+            f"{path}: no task has an annotation with a choice. Export the labelled tasks as JSON."
+        )
     return from_table(
-        path, "label-studio", _table(path, rows), "annotation {} (in order)", _told(counts, key), tag
+        path,
+        "label-studio",
+        _table(path, rows),
+        "annotation {} (in order)",
+        _told(counts, key),
+        tag,
     ), left
 
 
 def _data(task: dict[str, Any]) -> dict[str, Any]:
     """The task's own fields; names that are taken get a prefix."""
     taken = ("id", "annotator", LABELS, TRUTH)
-    return {f"data.{name}" if name in taken else name: value for name, value in task["data"].items()}
+    return {
+        f"data.{name}" if name in taken else name: value for name, value in task["data"].items()
+    }
 
 
 def find_tag(path: Path, tasks: list[dict[str, Any]], given: tuple[str, ...]) -> str:
     """The name of the choices that are the candidates."""
-    results = (item for number, task in enumerate(tasks, 1) for item in task_results(path, number, task))
+    results = (
+        item for number, task in enumerate(tasks, 1) for item in task_results(path, number, task)
+    )
     names = sorted({item["from_name"] for item in results if item.get("type") == "choices"})
     if not names:
-        raise InputError(f"{path}: no annotation holds choices. Only classification by <Choices> is understood.")
+        raise InputError(
+            f"{path}: no annotation holds choices. Only classification by <Choices> is understood."
+        )
     if given:
         return one_of(given[0], names, f"{path}: the choices")
     if len(names) > 1:
@@ -179,7 +212,9 @@ def _results(path: Path, number: int, entry: dict[str, Any]) -> list[dict[str, A
     found = entry.get("result") or []
     if not _are_objects(found):
         raise _odd_task(path, number, f"'result' is {_shown(found)}; expected a list of objects")
-    if odd := [item["from_name"] for item in found if not isinstance(item.get("from_name", ""), str)]:
+    if odd := [
+        item["from_name"] for item in found if not isinstance(item.get("from_name", ""), str)
+    ]:
         raise _odd_task(path, number, f"'from_name' is {_shown(odd[0])}; expected text")
     return found
 
@@ -189,7 +224,9 @@ def _are_objects(value: Any) -> bool:
 
 
 def _odd_task(path: Path, number: int, what: str) -> InputError:
-    return InputError(f"{path}, task {number} (counting from 1): {what}, as Label Studio exports it.")
+    return InputError(
+        f"{path}, task {number} (counting from 1): {what}, as Label Studio exports it."
+    )
 
 
 def _shown(value: Any) -> str:
@@ -224,7 +261,9 @@ def _choices(path: Path, number: int, entry: dict[str, Any], name: str) -> list[
             found = value.get("choices") if isinstance(value, dict) else None
             if not isinstance(found, list) or not all(isinstance(choice, str) for choice in found):
                 expected = 'expected {"choices": ["...", ...]}'
-                raise _odd_task(path, number, f"the value of {name!r} is {_shown(value)}; {expected}")
+                raise _odd_task(
+                    path, number, f"the value of {name!r} is {_shown(value)}; {expected}"
+                )
             choices += found
     return choices
 
@@ -245,4 +284,8 @@ def _told(counts: dict[str, int], key: str) -> tuple[str, ...]:
         "there is no other annotation.",
     }
     notes = tuple(text.format(counts[name]) for name, text in told.items() if counts[name])
-    return notes if key == "annotations" else (*notes, "there are no annotations: the candidates are the predictions.")
+    return (
+        notes
+        if key == "annotations"
+        else (*notes, "there are no annotations: the candidates are the predictions.")
+    )

@@ -22,7 +22,14 @@ IDS = ("id", "task")
 IMAGES = ("file_name", "image", "image_path")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 BOOKKEEPING = ("annotation_id", "created_at", "updated_at", "lead_time")  # of Label Studio's CSV
-AS_TEXT = {LABELS, TRUTH, TEXT, *ANNOTATORS, *IDS, *IMAGES}  # columns of a CSV whose cells stay as they are written
+AS_TEXT = {
+    LABELS,
+    TRUTH,
+    TEXT,
+    *ANNOTATORS,
+    *IDS,
+    *IMAGES,
+}  # columns of a CSV whose cells stay as they are written
 
 
 @dataclass(frozen=True)
@@ -39,7 +46,9 @@ class Roles:
     notes: tuple[str, ...] = ()
 
     def columns(self) -> list[str]:
-        single = [name for name in (self.id, self.annotator, self.truth, self.scores) if name is not None]
+        single = [
+            name for name in (self.id, self.annotator, self.truth, self.scores) if name is not None
+        ]
         return list(dict.fromkeys([*self.labels, *single, *self.inputs]))
 
 
@@ -50,11 +59,19 @@ def assign(scan: Scan, options: Options, labelled: bool) -> Roles:
     named = {*options.labels, options.annotator, options.truth, *options.features}
     identity = _named(scan, options.id, [name for name in IDS if name not in named])
     if labelled:
-        annotator = _named(scan, options.annotator, [name for name in ANNOTATORS if name not in named])
+        annotator = _named(
+            scan, options.annotator, [name for name in ANNOTATORS if name not in named]
+        )
     else:
-        annotator = options.annotator if options.annotator in names and identity is not None else None
+        annotator = (
+            options.annotator if options.annotator in names and identity is not None else None
+        )
     labels = _label_columns(scan, options, annotator) if labelled else ()
-    truth = _named(scan, options.truth, [TRUTH] if TRUTH not in {*labels, *named} else []) if labelled else None
+    truth = (
+        _named(scan, options.truth, [TRUTH] if TRUTH not in {*labels, *named} else [])
+        if labelled
+        else None
+    )
     for column, option in ((identity, "id"), (annotator, "annotator"), (truth, "truth")):
         _refuse_nested(scan, column, option)
     if annotator is not None and identity is None:
@@ -63,7 +80,16 @@ def assign(scan: Scan, options: Options, labelled: bool) -> Roles:
             "name it with --id."
         )
     scores = SCORES if labelled and len(labels) == 1 and _holds_scores(scan) else None
-    taken = {*labels, annotator, identity, truth, scores, *options.labels, options.annotator, options.truth}
+    taken = {
+        *labels,
+        annotator,
+        identity,
+        truth,
+        scores,
+        *options.labels,
+        options.annotator,
+        options.truth,
+    }
     usual = {LABELS, SCORES} | ({TRUTH, *ANNOTATORS} if not labelled else set())
     free = [name for name in names if name not in taken | usual or name == identity in IMAGES]
     free = [name for name in free if name not in _bookkeeping(names)]
@@ -95,7 +121,10 @@ def _refuse_double(scan: Scan, roles: Roles) -> None:
     """Refuse a column with two parts; only an image or a text may also be the id."""
     parts: list[tuple[str | None, str]] = [(name, "labels") for name in roles.labels]
     parts += [(roles.annotator, "annotator"), (roles.truth, "truth"), (roles.id, "id")]
-    parts += [(name, roles.kind if roles.kind in ("images", "text") else "features") for name in roles.inputs]
+    parts += [
+        (name, roles.kind if roles.kind in ("images", "text") else "features")
+        for name in roles.inputs
+    ]
     seen: dict[str, str] = {}
     for name, part in parts:
         if name in seen and (seen[name], part) not in (("id", "images"), ("id", "text")):
@@ -138,7 +167,11 @@ def _label_columns(scan: Scan, options: Options, annotator: str | None) -> tuple
         return (LABELS,)
     if annotator is not None and TRUTH in names and options.truth != TRUTH:
         return (TRUTH,)  # task, worker, label
-    choices = [n for n in names if is_text(_type(scan, n)) and any('{"choices"' in cell for cell in scan.peek(n))]
+    choices = [
+        n
+        for n in names
+        if is_text(_type(scan, n)) and any('{"choices"' in cell for cell in scan.peek(n))
+    ]
     if len(choices) == 1:
         return (choices[0],)
     raise InputError(
@@ -169,9 +202,15 @@ def _inputs(
 def _guess(scan: Scan, free: list[str]) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     """Inputs from columns without a telling name: images or prose if there is but one such column, else a table."""
     flat = [name for name in free if _is_flat(_type(scan, name))]
-    notes = tuple(f"column {name!r} is left out: it holds no plain values." for name in free if name not in flat)
+    notes = tuple(
+        f"column {name!r} is left out: it holds no plain values."
+        for name in free
+        if name not in flat
+    )
     words = [name for name in flat if is_text(_type(scan, name))]
-    pictures = [name for name in words if _all(scan, name, lambda cell: cell.lower().endswith(SUFFIXES))]
+    pictures = [
+        name for name in words if _all(scan, name, lambda cell: cell.lower().endswith(SUFFIXES))
+    ]
     if len(pictures) == 1:
         return "images", (pictures[0],), notes
     prose = [name for name in words if _all(scan, name, lambda cell: cell.count(" ") >= 2)]
@@ -188,11 +227,15 @@ def _all(scan: Scan, name: str, holds: Callable[[str], bool]) -> bool:
 
 def _text_column(scan: Scan, name: str, option: str) -> str:
     if not is_text(_type(scan, _column(scan, name))):
-        raise InputError(f"{scan.path}: the column {name!r} ({option}) holds {_type(scan, name)}, expected text.")
+        raise InputError(
+            f"{scan.path}: the column {name!r} ({option}) holds {_type(scan, name)}, expected text."
+        )
     return name
 
 
-def _matching(scan: Scan, patterns: tuple[str, ...], taken: set[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _matching(
+    scan: Scan, patterns: tuple[str, ...], taken: set[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """(columns that the names, or patterns such as "f*", stand for; notes). A pattern passes over what is `taken`."""
     chosen: list[str] = []
     notes: list[str] = []
@@ -200,13 +243,19 @@ def _matching(scan: Scan, patterns: tuple[str, ...], taken: set[str]) -> tuple[t
         if pattern in scan.schema.names:
             chosen.append(pattern)
             continue
-        found = [name for name in scan.schema.names if fnmatchcase(name, pattern)] or [_column(scan, pattern)]
+        found = [name for name in scan.schema.names if fnmatchcase(name, pattern)] or [
+            _column(scan, pattern)
+        ]
         chosen += [name for name in found if name not in taken]
         if passed := [name for name in found if name in taken]:
             shown = ", ".join(map(repr, passed))
-            notes.append(f"--features {pattern!r} leaves out {shown}: labels, ids and truth are no features.")
+            notes.append(
+                f"--features {pattern!r} leaves out {shown}: labels, ids and truth are no features."
+            )
     if not chosen:
-        raise InputError(f"{scan.path}: --features {','.join(patterns)} names no column that is free.")
+        raise InputError(
+            f"{scan.path}: --features {','.join(patterns)} names no column that is free."
+        )
     return tuple(dict.fromkeys(chosen)), tuple(notes)
 
 
@@ -223,6 +272,12 @@ def _flat(scan: Scan, names: tuple[str, ...]) -> tuple[str, ...]:
 def _is_flat(kind: pa.DataType) -> bool:
     from pyarrow import types
 
-    simple = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal, types.is_null)
+    simple = (
+        types.is_integer,
+        types.is_floating,
+        types.is_boolean,
+        types.is_decimal,
+        types.is_null,
+    )
     dated = (types.is_date, types.is_time, types.is_timestamp)
     return is_text(kind) or any(check(kind) for check in (*simple, *dated))

@@ -14,7 +14,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BATCH = 1 << 16
-WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 8, "BYTE_ARRAY": 4}
+WIDTHS = {
+    "BOOLEAN": 1,
+    "INT32": 4,
+    "FLOAT": 4,
+    "INT64": 8,
+    "DOUBLE": 8,
+    "INT96": 8,
+    "BYTE_ARRAY": 4,
+}
 LONGEST = 2**31 - 1  # bytes of text in one array of Arrow's usual type
 
 
@@ -29,7 +37,9 @@ class Scan:
     batches: Callable[[list[str]], Iterator[pa.RecordBatch]]
     place: str = "row {} (counting from 1)"
     notes: tuple[str, ...] = ()
-    tag: str | None = None  # Label Studio's name of the choices; the columns are then ours, not the file's
+    tag: str | None = (
+        None  # Label Studio's name of the choices; the columns are then ours, not the file's
+    )
 
     def where(self, row: int) -> str:
         """A row, counting from 0, as the user finds it in the file."""
@@ -42,7 +52,9 @@ class Scan:
         for batch in self.batches(self.schema.names):
             columns = [decoded([column], self.path)[0] for column in batch.columns]
             fields = zip(columns, self.schema, strict=True)
-            yield pa.RecordBatch.from_arrays([c.cast(field.type) for c, field in fields], schema=self.schema)
+            yield pa.RecordBatch.from_arrays(
+                [c.cast(field.type) for c, field in fields], schema=self.schema
+            )
 
     def peek(self, name: str) -> list[Any]:
         """The first values of a column that are not missing."""
@@ -51,7 +63,12 @@ class Scan:
 
 
 def from_table(
-    path: Path, form: str, table: pa.Table, place: str, notes: tuple[str, ...] = (), tag: str | None = None
+    path: Path,
+    form: str,
+    table: pa.Table,
+    place: str,
+    notes: tuple[str, ...] = (),
+    tag: str | None = None,
 ) -> Scan:
     """A table in memory."""
 
@@ -78,9 +95,14 @@ def scan_parquet(path: Path) -> Scan:
         _refuse_large_columns(path, metadata, names)
         try:
             with pq.ParquetFile(path, read_dictionary=texts) as opened:
-                yield from (_plain(batch) for batch in opened.iter_batches(BATCH, columns=names, use_threads=False))
+                yield from (
+                    _plain(batch)
+                    for batch in opened.iter_batches(BATCH, columns=names, use_threads=False)
+                )
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{path} cannot be read to its end ({error}). Write it again.") from error
+            raise InputError(
+                f"{path} cannot be read to its end ({error}). Write it again."
+            ) from error
 
     return Scan(path, "parquet", schema, metadata.num_rows, batches)
 
@@ -97,9 +119,13 @@ def _refuse_large_columns(path: Path, metadata: Any, names: list[str]) -> None:
     for j in range(metadata.num_columns):
         column = metadata.schema.column(j)
         if any(column.path == name or column.path.startswith(f"{name}.") for name in names):
-            chunks = [metadata.row_group(group).column(j) for group in range(metadata.num_row_groups)]
+            chunks = [
+                metadata.row_group(group).column(j) for group in range(metadata.num_row_groups)
+            ]
             width = WIDTHS.get(column.physical_type, max(column.length, 4))
-            needed += sum(width * chunk.num_values + chunk.total_uncompressed_size for chunk in chunks)
+            needed += sum(
+                width * chunk.num_values + chunk.total_uncompressed_size for chunk in chunks
+            )
     refuse_larger_than_memory(needed, f"{path}: reading the table", path)
 
 
@@ -108,9 +134,13 @@ def _refuse_names(path: Path, schema: pa.Schema) -> None:
     try:
         names = schema.names
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: the name of a column is not UTF-8 ({error}). Write the file again.") from None
+        raise InputError(
+            f"{path}: the name of a column is not UTF-8 ({error}). Write the file again."
+        ) from None
     if repeated := [name for i, name in enumerate(names) if name in names[:i]]:
-        raise InputError(f"{path}: the column {repeated[0]!r} occurs twice. Give each its own name.")
+        raise InputError(
+            f"{path}: the column {repeated[0]!r} occurs twice. Give each its own name."
+        )
 
 
 def decoded(parts: list[pa.Array], path: Path) -> list[pa.Array]:
@@ -119,7 +149,9 @@ def decoded(parts: list[pa.Array], path: Path) -> list[pa.Array]:
 
     total = sum(map(_text_bytes, parts))
     refuse_larger_than_memory(total, f"{path}: the text of a column", path)
-    plain = [part.dictionary_decode() if pa.types.is_dictionary(part.type) else part for part in parts]
+    plain = [
+        part.dictionary_decode() if pa.types.is_dictionary(part.type) else part for part in parts
+    ]
     if total > LONGEST:
         plain = [part.cast(pa.large_string()) for part in plain]
     return plain
@@ -152,7 +184,9 @@ def scan_arrow(path: Path) -> Scan:
                 for batch in _arrow_batches(path, source):
                     yield _plain(batch if names is None else batch.select(names))
         except (pa.ArrowException, OSError, UnicodeDecodeError, KeyError) as error:
-            raise InputError(f"{path} cannot be read as an Arrow file ({error}). Write it again.") from error
+            raise InputError(
+                f"{path} cannot be read as an Arrow file ({error}). Write it again."
+            ) from error
 
     first = next(batches(None), None)
     if first is None:
@@ -182,7 +216,9 @@ def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
     import pyarrow as pa
 
     batch.validate(full=True)
-    columns = [c.storage if isinstance(c.type, pa.ExtensionType) else _undone(c) for c in batch.columns]
+    columns = [
+        c.storage if isinstance(c.type, pa.ExtensionType) else _undone(c) for c in batch.columns
+    ]
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
@@ -190,6 +226,9 @@ def _undone(column: pa.Array) -> pa.Array:
     """A column without its dictionary where that saves little."""
     import pyarrow as pa
 
-    if not pa.types.is_dictionary(column.type) or _text_bytes(column) > 2 * column.dictionary.nbytes:
+    if (
+        not pa.types.is_dictionary(column.type)
+        or _text_bytes(column) > 2 * column.dictionary.nbytes
+    ):
         return column
     return column.dictionary_decode()

@@ -12,7 +12,16 @@ from scipy import sparse
 
 from candidly.data.dataset import UNKNOWN, Answers, Dataset, Examples, Options, Source
 from candidly.data.guard import inside, refuse_larger_than_memory, to_float32
-from candidly.data.labels import LabelColumn, Where, indices, is_text, settle, to_sets, true_indices, unproposed
+from candidly.data.labels import (
+    LabelColumn,
+    Where,
+    indices,
+    is_text,
+    settle,
+    to_sets,
+    true_indices,
+    unproposed,
+)
 from candidly.data.roles import Roles, assign
 from candidly.data.scan import Scan, decoded
 from candidly.errors import InputError
@@ -49,7 +58,9 @@ def build(scan: Scan, options: Options, labelled: bool) -> Dataset | Examples:
     ids, groups = _identities(scan, roles, found)
     where = scan.where if groups is None else lambda row: scan.where(int(groups.first[row]))
     inputs = _inputs(scan, roles, found, groups, where)
-    source = Source(scan.path, scan.format, file_hash(scan.path), _resolved(scan, options, roles).as_dict())
+    source = Source(
+        scan.path, scan.format, file_hash(scan.path), _resolved(scan, options, roles).as_dict()
+    )
     notes = (*scan.notes, *roles.notes)
     if not labelled:
         return Examples(ids, roles.kind, inputs, source, notes, where=where)
@@ -111,7 +122,9 @@ class Vectors:
             if self.matrix is None:
                 shape = (self.scan.rows, block.shape[1])
                 needed = 4 * shape[0] * shape[1]
-                refuse_larger_than_memory(needed, f"{self.scan.path}: the column {self.name!r}", self.scan.path)
+                refuse_larger_than_memory(
+                    needed, f"{self.scan.path}: the column {self.name!r}", self.scan.path
+                )
                 self.matrix = np.empty(shape, np.float32)
             self.matrix[self.rows : self.rows + len(block)] = block
         self.rows += len(block)
@@ -122,7 +135,9 @@ class Vectors:
         import pyarrow.compute as pc
 
         if column.null_count:
-            raise self._error(int(column.is_null().to_numpy(zero_copy_only=False).argmax()), "there is no vector")
+            raise self._error(
+                int(column.is_null().to_numpy(zero_copy_only=False).argmax()), "there is no vector"
+            )
         sizes = pc.list_value_length(column).to_numpy(zero_copy_only=False)
         width = self._width() or int(sizes[0])
         if (wrong := sizes != width).any():
@@ -135,11 +150,19 @@ class Vectors:
         finite = np.isfinite(block)
         if values.null_count or not finite.all():
             row, at = divmod(int((~finite).argmax()), width)
-            raise self._error(row, f"entry {at + 1} is missing or not finite; expected a number of 32 bits")
+            raise self._error(
+                row, f"entry {at + 1} is missing or not finite; expected a number of 32 bits"
+            )
         return block
 
     def _width(self) -> int:
-        return self.matrix.shape[1] if self.matrix is not None else self.parts[0].shape[1] if self.parts else 0
+        return (
+            self.matrix.shape[1]
+            if self.matrix is not None
+            else self.parts[0].shape[1]
+            if self.parts
+            else 0
+        )
 
     def _error(self, row: int, what: str) -> InputError:
         return InputError(f"{self.scan.where(self.rows + row)}, column {self.name!r}: {what}.")
@@ -199,7 +222,11 @@ def _blank(values: pa.Array) -> NDArray[np.bool_]:
 
     if not is_text(values.type):
         return np.zeros(len(values), dtype=bool)
-    return pc.equal(pc.utf8_trim_whitespace(values), "").fill_null(False).to_numpy(zero_copy_only=False)
+    return (
+        pc.equal(pc.utf8_trim_whitespace(values), "")
+        .fill_null(False)
+        .to_numpy(zero_copy_only=False)
+    )
 
 
 def _group(values: pa.Array) -> Groups:
@@ -239,11 +266,16 @@ def _inputs(scan: Scan, roles: Roles, found: Collected, groups: Groups | None, w
     (name, values), *_ = columns.items()
     if missing := values.null_count or _blank(values).any():
         missing = int((_blank(values) | values.is_null().to_numpy(zero_copy_only=False)).argmax())
-        raise InputError(f"{where(missing)}, column {name!r}: there is nothing. Fill it in, or drop the row.")
+        raise InputError(
+            f"{where(missing)}, column {name!r}: there is nothing. Fill it in, or drop the row."
+        )
     if roles.kind == "text":
         return values
     folder = scan.path.parent
-    return [inside(folder, cell, f"{where(i)}, column {name!r}") for i, cell in enumerate(values.to_pylist())]
+    return [
+        inside(folder, cell, f"{where(i)}, column {name!r}")
+        for i, cell in enumerate(values.to_pylist())
+    ]
 
 
 def _refuse_disagreement(scan: Scan, name: str, values: pa.Array, groups: Groups) -> None:
@@ -273,7 +305,9 @@ def _frame(columns: dict[str, pa.Array]) -> pd.DataFrame:
             codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
             return pd.Categorical.from_codes(codes, encoded.dictionary.to_pylist())
         if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
-            values = values.cast(pa.timestamp("s", getattr(kind, "tz", None)), safe=False).cast(pa.int64())
+            values = values.cast(pa.timestamp("s", getattr(kind, "tz", None)), safe=False).cast(
+                pa.int64()
+            )
         elif pa.types.is_time(kind):
             values = values.cast(pa.time64("us")).cast(pa.int64())
         return values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
@@ -300,10 +334,14 @@ def _labels(
     else:
         result = {"sets": to_sets(*parts[0], classes, scan.where)}
         if roles.scores is not None:
-            result["scores"] = _scores(scan, _whole(scan, roles.scores, found), *parts[0], len(classes))
+            result["scores"] = _scores(
+                scan, _whole(scan, roles.scores, found), *parts[0], len(classes)
+            )
     if found.truth is None:
         return result, ()
-    truth = true_indices(true, *found.truth.finish(), classes, scan.where, strict=options.classes is not None)
+    truth = true_indices(
+        true, *found.truth.finish(), classes, scan.where, strict=options.classes is not None
+    )
     result["truth"] = truth if groups is None else _agreed(scan, truth, groups)
     return result, _told(unproposed(true, classes))
 
@@ -337,12 +375,26 @@ def _from_answers(
     sizes = np.concatenate([np.diff(indptr) for indptr, _ in parts])
     index = np.concatenate([codes for _, codes in parts])
     if groups is None:
-        names, who, row, first = np.array(roles.labels), np.repeat(np.arange(k), n), np.arange(n), np.arange(n)
+        names, who, row, first = (
+            np.array(roles.labels),
+            np.repeat(np.arange(k), n),
+            np.arange(n),
+            np.arange(n),
+        )
     else:
         encoded = _annotators(scan, roles, found).dictionary_encode()
         names, row, first = np.array(encoded.dictionary.to_pylist()), groups.of, groups.first
         who = np.tile(encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), k)
-    return _combine(np.tile(row, k), who, names, sizes, index, classes, lambda i: scan.where(int(first[i])), len(first))
+    return _combine(
+        np.tile(row, k),
+        who,
+        names,
+        sizes,
+        index,
+        classes,
+        lambda i: scan.where(int(first[i])),
+        len(first),
+    )
 
 
 def _annotators(scan: Scan, roles: Roles, found: Collected) -> pa.Array:
@@ -352,7 +404,9 @@ def _annotators(scan: Scan, roles: Roles, found: Collected) -> pa.Array:
     values = _whole(scan, roles.annotator, found).cast(pa.string())
     missing = _blank(values) | values.is_null().to_numpy(zero_copy_only=False)
     if missing.any():
-        raise InputError(f"{scan.where(int(missing.argmax()))}, column {roles.annotator!r}: no annotator is named.")
+        raise InputError(
+            f"{scan.where(int(missing.argmax()))}, column {roles.annotator!r}: no annotator is named."
+        )
     return values
 
 
@@ -367,12 +421,18 @@ def _combine(
     n: int,
 ) -> dict[str, Any]:
     """Answers, one set a (row, annotator), into votes and unions. Empty answers are dropped."""
-    keys, answer = np.unique(row[sizes > 0] * len(names) + annotator[sizes > 0], return_inverse=True)
+    keys, answer = np.unique(
+        row[sizes > 0] * len(names) + annotator[sizes > 0], return_inverse=True
+    )
     owner = np.repeat(answer, sizes[sizes > 0])
-    given = sparse.csr_array((np.ones(len(index), dtype=np.int32), (owner, index)), shape=(len(keys), len(classes)))
+    given = sparse.csr_array(
+        (np.ones(len(index), dtype=np.int32), (owner, index)), shape=(len(keys), len(classes))
+    )
     given.data[:] = 1  # what an annotator says twice counts once
     example = keys // len(names)
-    collect = sparse.csr_array((np.ones(len(keys), dtype=np.int32), (example, np.arange(len(keys)))), (n, len(keys)))
+    collect = sparse.csr_array(
+        (np.ones(len(keys), dtype=np.int32), (example, np.arange(len(keys)))), (n, len(keys))
+    )
     votes = collect @ given
     votes.sort_indices()
     sets = to_sets(votes.indptr, votes.indices, classes, where)
@@ -380,14 +440,18 @@ def _combine(
     return {"sets": sets, "votes": votes, "answers": answers}
 
 
-def _scores(scan: Scan, values: pa.Array, indptr: NDArray[Any], index: NDArray[Any], c: int) -> sparse.csr_array:
+def _scores(
+    scan: Scan, values: pa.Array, indptr: NDArray[Any], index: NDArray[Any], c: int
+) -> sparse.csr_array:
     """A number for each candidate, in the order of the list."""
     import pyarrow.compute as pc
 
     sizes = pc.list_value_length(values).fill_null(0).to_numpy(zero_copy_only=False)
     if (wrong := sizes != np.diff(indptr)).any():
         row = int(wrong.argmax())
-        raise InputError(f"{scan.where(row)}: {sizes[row]} scores for {indptr[row + 1] - indptr[row]} candidates.")
+        raise InputError(
+            f"{scan.where(row)}: {sizes[row]} scores for {indptr[row + 1] - indptr[row]} candidates."
+        )
     data = to_float32(values.flatten().to_numpy(zero_copy_only=False))
     matrix = sparse.csr_array((data, index, indptr), shape=(len(sizes), c))
     matrix.sum_duplicates()
@@ -401,5 +465,7 @@ def _agreed(scan: Scan, truth: NDArray[np.int64], groups: Groups) -> NDArray[np.
     result[groups.of[known]] = truth[known]
     if (wrong := result[groups.of[known]] != truth[known]).any():
         row = int(known[wrong.argmax()])
-        raise InputError(f"{scan.where(row)}: its true label is not that of another row of the same id.")
+        raise InputError(
+            f"{scan.where(row)}: its true label is not that of another row of the same id."
+        )
     return result

@@ -31,20 +31,30 @@ class Batch:
     index: Tensor  # (b,) rows of the training set
     views: tuple[Tensor, ...]  # one augmented copy of the inputs for each entry of `Method.views`
     candidates: Tensor  # (b, c) bool
-    uniform: Callable[[int], Tensor]  # uniform(k): (b, k) random numbers in [0, 1), the same on any number of processes
+    uniform: Callable[
+        [int], Tensor
+    ]  # uniform(k): (b, k) random numbers in [0, 1), the same on any number of processes
 
 
 class Method(nn.Module, ABC):
     """A way to learn from candidate sets. Hyper-parameters live in `__init__`, and nowhere else."""
 
-    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {}  # name -> overrides of the arguments of `__init__`
-    views: tuple[str, ...] | None = None  # such as ("weak", "strong"); None: the weak views of the training scheme
+    PRESETS: ClassVar[
+        dict[str, dict[str, Any]]
+    ] = {}  # name -> overrides of the arguments of `__init__`
+    views: tuple[str, ...] | None = (
+        None  # such as ("weak", "strong"); None: the weak views of the training scheme
+    )
     epochs: int = 1  # length of the training, set by the trainer before `setup`
     settings: dict[str, Any]  # the arguments of `__init__`, defaults included, kept by `__new__`
     row_names: tuple[str, ...] = ()  # per-example state, registered by `rows`
-    candidates: Bits | None = None  # the packed candidates, if the method keeps them: the trainer takes them over
+    candidates: Bits | None = (
+        None  # the packed candidates, if the method keeps them: the trainer takes them over
+    )
     warming: bool = False  # is this epoch part of a warm-up, which may cost another amount?
-    scores: tuple[Tensor, Tensor] | None = None  # (margin, openness) of all examples, by which it last divided them
+    scores: tuple[Tensor, Tensor] | None = (
+        None  # (margin, openness) of all examples, by which it last divided them
+    )
 
     def setup(self, model: nn.Module, candidates: Tensor, rng: torch.Generator) -> None:
         """Create state: `rows` for one value per example, buffers for the rest, submodules for heads."""
@@ -105,9 +115,13 @@ def state_dtype(shape: Sequence[int]) -> torch.dtype:
 
 def uniform_confidence(candidates: Tensor) -> Tensor:
     """1/|Y| on each candidate of every example, as per-example state; made in blocks, to save memory."""
-    confidence = torch.empty(candidates.shape, dtype=state_dtype(candidates.shape), device=candidates.device)
+    confidence = torch.empty(
+        candidates.shape, dtype=state_dtype(candidates.shape), device=candidates.device
+    )
     for rows in blocks(*candidates.shape):
-        confidence[rows] = uniform_targets(candidates[rows], torch.get_default_dtype()).to(confidence)
+        confidence[rows] = uniform_targets(candidates[rows], torch.get_default_dtype()).to(
+            confidence
+        )
     return confidence
 
 

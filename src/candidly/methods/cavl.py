@@ -35,4 +35,8 @@ class CAVL(Method):
 
     def activation_values(self, logits: Tensor, candidates: Tensor) -> Tensor:
         values = logits * (1 - logits).abs()
-        return values * candidates if self.official_mask else values.masked_fill(~candidates, -torch.inf)
+        return (
+            values * candidates
+            if self.official_mask
+            else values.masked_fill(~candidates, -torch.inf)
+        )

@@ -34,5 +34,7 @@ class CRDPLL(Method):
         logits = forward_views(model, batch)
         consistency = kl(self.confidence[batch.index], logits).sum(0)
         geometric_mean = logits.detach().log_softmax(-1).mean(0).exp()
-        self.confidence[batch.index] = disambiguate(geometric_mean, batch.candidates).to(self.confidence)
+        self.confidence[batch.index] = disambiguate(geometric_mean, batch.candidates).to(
+            self.confidence
+        )
         return negative_ce(logits[0], batch.candidates) + self.weight * consistency

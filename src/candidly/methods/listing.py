@@ -26,7 +26,9 @@ def _describe(name: str) -> dict[str, Any]:
         "title": module.split("\n")[0],
         "description": inspect.getdoc(cls) or "",
         "settings": {key: show(value) for key, value in defaults(cls).items()},
-        "presets": {key: {k: show(v) for k, v in values.items()} for key, values in cls.PRESETS.items()},
+        "presets": {
+            key: {k: show(v) for k, v in values.items()} for key, values in cls.PRESETS.items()
+        },
     }
 
 
@@ -37,7 +39,10 @@ def as_text(found: list[dict[str, Any]], *, whole: bool = False) -> str:
 
 def _entry(entry: dict[str, Any], whole: bool) -> str:
     text = entry["description"] if whole else entry["description"].split("\n")[0]
-    lines = [f"{entry['name']}  {entry['title']}", *(f"  {line}".rstrip() for line in text.split("\n"))]
+    lines = [
+        f"{entry['name']}  {entry['title']}",
+        *(f"  {line}".rstrip() for line in text.split("\n")),
+    ]
     if entry["settings"]:
         lines.append(_assignments("settings:", entry["settings"]))
     lines += [_assignments(f"preset {name}:", values) for name, values in entry["presets"].items()]
@@ -48,4 +53,6 @@ def _assignments(label: str, values: dict[str, str]) -> str:
     """`  label  a=1  b=2`, wrapped under the first assignment."""
     text = "  ".join(f"{name}={value}" for name, value in values.items())
     head = f"  {label:<16}"
-    return textwrap.fill(text, 110, initial_indent=head, subsequent_indent=" " * len(head), break_on_hyphens=False)
+    return textwrap.fill(
+        text, 110, initial_indent=head, subsequent_indent=" " * len(head), break_on_hyphens=False
+    )

@@ -27,7 +27,9 @@ class LWS(Method):
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         logits = forward_views(model, batch)
-        losses = leveraged(logits, self.weights[batch.index], batch.candidates, self.leverage).mean(0)
+        losses = leveraged(logits, self.weights[batch.index], batch.candidates, self.leverage).mean(
+            0
+        )
         probs = mean_softmax(logits)
         weights = disambiguate(probs, batch.candidates) + disambiguate(probs, ~batch.candidates)
         self.weights[batch.index] = weights.to(self.weights)

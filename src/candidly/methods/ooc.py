@@ -42,7 +42,12 @@ class OOC(PRODEN):
     """
 
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
-        "paper": {"recursive": True, "overlap": False, "temperature": 1.0, "random_from": "candidates"},
+        "paper": {
+            "recursive": True,
+            "overlap": False,
+            "temperature": 1.0,
+            "random_from": "candidates",
+        },
         "robust": {"overlap": False, "openness": "confidence"},
         "gradual": {
             "overlap": False,
@@ -91,10 +96,19 @@ class OOC(PRODEN):
     ) -> None:
         super().__init__()
         if not isinstance(rates, Rates) and rates != "auto":
-            raise InputError(f"rates={rates!r}: expected 'auto', or Rates(closed, open) such as Rates(0.1, 0.2).")
-        self.given, self.warmup, self.ramp = rates, number(warmup, "warmup", 0), number(ramp, "ramp", 0, 1)
+            raise InputError(
+                f"rates={rates!r}: expected 'auto', or Rates(closed, open) such as Rates(0.1, 0.2)."
+            )
+        self.given, self.warmup, self.ramp = (
+            rates,
+            number(warmup, "warmup", 0),
+            number(ramp, "ramp", 0, 1),
+        )
         self.ensemble = MovingEnsemble(window, momentum, recursive)
-        self.losses, self.openness = one_of(losses, LOSSES, "losses"), one_of(openness, OPEN_SCORES, "openness")
+        self.losses, self.openness = (
+            one_of(losses, LOSSES, "losses"),
+            one_of(openness, OPEN_SCORES, "openness"),
+        )
         self.overlap, self.temperature = overlap, number(temperature, "temperature", 1e-3)
         self.random_from = one_of(random_from, ("all", "candidates"), "random_from")
         self.alpha, self.beta = number(alpha, "alpha", 0), number(beta, "beta", 0)
@@ -106,14 +120,22 @@ class OOC(PRODEN):
         self.warmup_epochs = warmup_epochs(self.warmup, self.epochs)
         self.ramp_epochs = int(self.ramp * max(0, self.epochs - self.warmup_epochs) + 0.5)
         dtype = state_dtype(candidates.shape)
-        self.register_buffer("average", torch.zeros(candidates.shape, dtype=dtype, device=candidates.device))
-        self.register_buffer("groups", torch.zeros(3, len(candidates), dtype=torch.bool, device=candidates.device))
+        self.register_buffer(
+            "average", torch.zeros(candidates.shape, dtype=dtype, device=candidates.device)
+        )
+        self.register_buffer(
+            "groups", torch.zeros(3, len(candidates), dtype=torch.bool, device=candidates.device)
+        )
         if self.given == "auto":
             self.warmup_epochs = max(1, self.warmup_epochs)
             self.twin_epochs = (1 + self.REFRESHES) * self.warmup_epochs
             self.twins = Twins(model, len(candidates), rng)
-            self.rows("unseen", torch.zeros(candidates.shape, dtype=dtype, device=candidates.device))
-            self.register_buffer("shares", torch.zeros(2, dtype=torch.float64, device=candidates.device))
+            self.rows(
+                "unseen", torch.zeros(candidates.shape, dtype=dtype, device=candidates.device)
+            )
+            self.register_buffer(
+                "shares", torch.zeros(2, dtype=torch.float64, device=candidates.device)
+            )
 
     @property
     def rates(self) -> Rates:
@@ -136,20 +158,34 @@ class OOC(PRODEN):
         output = predict_all()  # lines 4 and 8: the output of all examples after the last epoch
         if self.given == "auto" and epoch % self.warmup_epochs == 0 and epoch <= self.twin_epochs:
             self.estimate()
-        self.scores = score_blocks(lambda rows: self.moved(rows, output[rows]), output, self.losses, self.openness)
-        self.groups = torch.stack(select(*self.scores, self.rates_now(), overlap=self.overlap))  # line 9, Eq. (1)
+        self.scores = score_blocks(
+            lambda rows: self.moved(rows, output[rows]), output, self.losses, self.openness
+        )
+        self.groups = torch.stack(
+            select(*self.scores, self.rates_now(), overlap=self.overlap)
+        )  # line 9, Eq. (1)
 
     def rates_now(self) -> Rates:
         """The rates, or less after the warm-up: the surest examples come first."""
-        share = 1.0 if self.warming else min((self.epoch - self.warmup_epochs + 1) / (self.ramp_epochs + 1), 1.0)
+        share = (
+            1.0
+            if self.warming
+            else min((self.epoch - self.warmup_epochs + 1) / (self.ramp_epochs + 1), 1.0)
+        )
         return Rates(share * self.rates.closed, share * self.rates.open)
 
     def moved(self, rows: slice, output: Tensor) -> tuple[Tensor, Tensor]:
         """Move the ensemble of some rows: (its output or, while warming up, the model's; candidates), to be scored."""
-        kept, output = (values.to(torch.get_default_dtype()) for values in (self.average[rows], output))
+        kept, output = (
+            values.to(torch.get_default_dtype()) for values in (self.average[rows], output)
+        )
         average, ensemble = kept, output
-        if self.epoch <= self.warmup_epochs:  # line 6: the ensemble over the warm-up; it starts as the first output
-            average = self.ensemble.warm(average, output, max(self.epoch, 1), max(self.warmup_epochs, 1))
+        if (
+            self.epoch <= self.warmup_epochs
+        ):  # line 6: the ensemble over the warm-up; it starts as the first output
+            average = self.ensemble.warm(
+                average, output, max(self.epoch, 1), max(self.warmup_epochs, 1)
+            )
         if not self.warming:  # line 8
             average, ensemble = self.ensemble.update(average, output)
         if average is not kept:  # a frozen ensemble stays as the warm-up left it
@@ -192,7 +228,11 @@ class OOC(PRODEN):
         return losses - losses.detach()
 
     def random_targets(self, batch: Batch) -> Tensor:
-        allowed = batch.candidates if self.random_from == "candidates" else torch.ones_like(batch.candidates)
+        allowed = (
+            batch.candidates
+            if self.random_from == "candidates"
+            else torch.ones_like(batch.candidates)
+        )
         return random_targets(batch.uniform(allowed.shape[1]), allowed)
 
 

@@ -45,7 +45,10 @@ class PiCO(Method):
         super().__init__()
         self.augmentation = one_of(augmentation, ("own", "same"), "augmentation")
         self.views = ("resized", "resized_strong") if augmentation == "own" else ("weak", "weak")
-        self.contrast, self.temperature = number(contrast, "contrast", 0), number(temperature, "temperature", 1e-3)
+        self.contrast, self.temperature = (
+            number(contrast, "contrast", 0),
+            number(temperature, "temperature", 1e-3),
+        )
         self.key_momentum = number(key_momentum, "key_momentum", 0, 1)
         self.prototype_momentum = number(prototype_momentum, "prototype_momentum", 0, 1)
         self.prototype_start = whole(prototype_start, "prototype_start")
@@ -56,17 +59,26 @@ class PiCO(Method):
     def setup(self, model: nn.Module, candidates: Tensor, rng: torch.Generator) -> None:
         n_classes, d = candidates.shape[1], feature_width(model, candidates.shape[1])
         self.rows("confidence", uniform_confidence(candidates))
-        self.projector = nn.Sequential(nn.Linear(d, d), nn.ReLU(), nn.Linear(d, self.width)).to(candidates.device)
-        self.keys = nn.ModuleList([copy.deepcopy(model), copy.deepcopy(self.projector)]).requires_grad_(False)
+        self.projector = nn.Sequential(nn.Linear(d, d), nn.ReLU(), nn.Linear(d, self.width)).to(
+            candidates.device
+        )
+        self.keys = nn.ModuleList(
+            [copy.deepcopy(model), copy.deepcopy(self.projector)]
+        ).requires_grad_(False)
         device = candidates.device
         self.register_buffer("prototypes", torch.zeros(n_classes, self.width, device=device))
         self.register_buffer("queue", torch.zeros(self.queue_size, self.width, device=device))
-        self.register_buffer("queue_labels", torch.full((self.queue_size,), -1, device=device))  # -1: not filled yet
+        self.register_buffer(
+            "queue_labels", torch.full((self.queue_size,), -1, device=device)
+        )  # -1: not filled yet
         self.register_buffer("pointer", torch.zeros((), dtype=torch.long, device=device))
 
     def epoch_start(self, epoch, predict_all) -> None:
         self.prototypical = epoch >= self.prototype_start
-        self.phi = self.confidence_start + (self.confidence_end - self.confidence_start) * epoch / self.epochs
+        self.phi = (
+            self.confidence_start
+            + (self.confidence_end - self.confidence_start) * epoch / self.epochs
+        )
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         self.move_keys(model)
@@ -93,7 +105,9 @@ class PiCO(Method):
     def moved_prototypes(self, q: Tensor, pseudo: Tensor) -> Tensor:
         """mu = m mu + (1 - m) q for each example in turn, then normalised once; all classes in one product."""
         members = F.one_hot(pseudo, len(self.prototypes)).to(q)
-        later = members.flip(0).cumsum(0).flip(0) - members  # examples of the same class that come after
+        later = (
+            members.flip(0).cumsum(0).flip(0) - members
+        )  # examples of the same class that come after
         weights = members * (1 - self.prototype_momentum) * self.prototype_momentum**later
         kept = self.prototype_momentum ** members.sum(0)
         return F.normalize(kept[:, None] * self.prototypes + weights.T @ q, dim=-1)
@@ -101,14 +115,20 @@ class PiCO(Method):
     def move_confidence(self, batch: Batch, scores: Tensor) -> None:
         best = scores.masked_fill(~batch.candidates, -torch.inf).argmax(-1)
         target = F.one_hot(best, scores.shape[-1]).to(self.confidence)
-        self.confidence[batch.index] = self.phi * self.confidence[batch.index] + (1 - self.phi) * target
+        self.confidence[batch.index] = (
+            self.phi * self.confidence[batch.index] + (1 - self.phi) * target
+        )
 
     def contrast_loss(self, q, k, pseudo, all_q, all_k, all_pseudo) -> Tensor:
         filled = min(int(self.pointer), self.queue_size)
         queue, queue_labels = self.queue[:filled], self.queue_labels[:filled]
         if not self.prototypical:  # plain MoCo: the own key against the queue
             own = (q * k).sum(-1) / self.temperature
-            return torch.logaddexp(own, Partition.apply(q / self.temperature, queue)) - own if filled else 0 * own
+            return (
+                torch.logaddexp(own, Partition.apply(q / self.temperature, queue)) - own
+                if filled
+                else 0 * own
+            )
         own = torch.arange(len(all_q), device=q.device)[local_part(len(all_q))]
         contrasts = [(all_q, all_pseudo), (all_k, all_pseudo), (queue, queue_labels)]
         return supcon(q, pseudo, contrasts, own, self.temperature)

@@ -19,5 +19,7 @@ class PRODEN(Method):
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         logits = forward_views(model, batch)
         losses = soft_ce(logits, self.confidence[batch.index]).mean(0)
-        self.confidence[batch.index] = disambiguate(mean_softmax(logits), batch.candidates).to(self.confidence)
+        self.confidence[batch.index] = disambiguate(mean_softmax(logits), batch.candidates).to(
+            self.confidence
+        )
         return losses

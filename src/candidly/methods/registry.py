@@ -32,7 +32,9 @@ def add_methods(points: list[EntryPoint]) -> None:
         try:
             METHODS[point.name] = _load(point)
         except Exception as error:  # another package may raise anything
-            warnings.warn(f"the method {point.name!r} ({point.value}) is left out: {error}", stacklevel=2)
+            warnings.warn(
+                f"the method {point.name!r} ({point.value}) is left out: {error}", stacklevel=2
+            )
 
 
 def _load(point: EntryPoint) -> type[Method]:

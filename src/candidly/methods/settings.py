@@ -11,10 +11,21 @@ from candidly.kinds import Rates
 from candidly.methods import METHODS
 from candidly.methods.base import Method, defaults
 
-WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+WORDS = {
+    "true": True,
+    "yes": True,
+    "on": True,
+    "1": True,
+    "false": False,
+    "no": False,
+    "off": False,
+    "0": False,
+}
 
 
-def make_method(name: str, preset: str | None = None, settings: dict[str, Any] | None = None) -> Method:
+def make_method(
+    name: str, preset: str | None = None, settings: dict[str, Any] | None = None
+) -> Method:
     """A method by name, its preset overridden by settings; unknown names get a suggestion."""
     cls = METHODS[one_of(name, METHODS, "method")]
     chosen = dict(cls.PRESETS[one_of(preset, cls.PRESETS, f"preset of {name}")]) if preset else {}
@@ -54,7 +65,9 @@ def parse_value(assignment: str, text: str, default: Any) -> Any:
     except (KeyError, ValueError) as error:
         kinds = {bool: "true or false", Rates: "auto, or two shares of all examples: closed,open"}
         expected = kinds.get(type(default), f"a value of type {type(default).__name__}")
-        raise InputError(f"--set {assignment}: expected {expected}, such as {show(default)}.") from error
+        raise InputError(
+            f"--set {assignment}: expected {expected}, such as {show(default)}."
+        ) from error
 
 
 def show(value: Any) -> str:

@@ -26,5 +26,11 @@ class Twins(nn.Module):
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """(losses, unseen): for each row the loss of the twin that trains on it, and the logits of the other one."""
-        first, second, mine = self.first(batch.views[0]), self.second(batch.views[0]), self.side[batch.index, None]
-        return cc(torch.where(mine, first, second), batch.candidates), torch.where(mine, second, first).detach()
+        first, second, mine = (
+            self.first(batch.views[0]),
+            self.second(batch.views[0]),
+            self.side[batch.index, None],
+        )
+        return cc(torch.where(mine, first, second), batch.candidates), torch.where(
+            mine, second, first
+        ).detach()

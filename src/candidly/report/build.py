@@ -15,7 +15,14 @@ from candidly.storage.store import read_json, write_atomically
 
 REPORT, FINDINGS = "report.html", "findings.json"
 # What findings hold that are not of a file.
-UNTOLD = {"file": "these rows", "inputs": "none", "remarks": [], "history": [], "made": {}, "no_rows": False}
+UNTOLD = {
+    "file": "these rows",
+    "inputs": "none",
+    "remarks": [],
+    "history": [],
+    "made": {},
+    "no_rows": False,
+}
 PRIVATE = ("row", "id", "candidates", "suggestion")  # of a point
 
 
@@ -33,10 +40,16 @@ def render(findings: dict[str, Any], *, rows: bool = True) -> str:
 
     shown = UNTOLD | (findings if rows else without_rows(findings))
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
     )
     environment.filters |= {"percent": percent, "thousands": lambda n: f"{n:,.0f}"}
-    environment.filters |= {"rows": lambda n: counted(n, "row"), "errors": lambda n: counted(round(n), "error")}
+    environment.filters |= {
+        "rows": lambda n: counted(n, "row"),
+        "errors": lambda n: counted(round(n), "error"),
+    }
     template = environment.get_template("template.html")
     given = {"f": shown, "rows": not shown["no_rows"], "least": LEAST, "charts": charts(shown)}
     return template.render(**given, javascript=javascript()).lstrip()
@@ -44,12 +57,22 @@ def render(findings: dict[str, Any], *, rows: bool = True) -> str:
 
 def without_rows(findings: dict[str, Any]) -> dict[str, Any]:
     """The findings without what is private: ids, inputs, candidates and suggestions of rows, names of annotators."""
-    points = [{key: value for key, value in point.items() if key not in PRIVATE} for point in findings["points"]]
+    points = [
+        {key: value for key, value in point.items() if key not in PRIVATE}
+        for point in findings["points"]
+    ]
     people = findings["annotators"] and [
-        {**entry, "name": f"annotator {number}"} for number, entry in enumerate(findings["annotators"], 1)
+        {**entry, "name": f"annotator {number}"}
+        for number, entry in enumerate(findings["annotators"], 1)
     ]
     suspects: dict[str, list[Any]] = {kind: [] for kind in findings["suspects"]}
-    return {**findings, "points": points, "annotators": people, "suspects": suspects, "no_rows": True}
+    return {
+        **findings,
+        "points": points,
+        "annotators": people,
+        "suspects": suspects,
+        "no_rows": True,
+    }
 
 
 def percent(share: float | None) -> str:

@@ -43,7 +43,9 @@ def _thumbnail(image: Any) -> dict[str, str]:
     picture.thumbnail((SIDE, SIDE))
     form = "PNG" if max(picture.size) <= 64 else "JPEG"
     picture.save(buffer, form, quality=80)
-    return {"image": f"data:image/{form.lower()};base64,{base64.b64encode(buffer.getvalue()).decode()}"}
+    return {
+        "image": f"data:image/{form.lower()};base64,{base64.b64encode(buffer.getvalue()).decode()}"
+    }
 
 
 def _beginning(text: str) -> str:
@@ -62,8 +64,13 @@ def _values(examples: Examples, rows: list[int]) -> dict[int, dict[str, Any]]:
     found = {}
     for row, values in zip(rows, numbers(np.array(rows, dtype=int)), strict=True):
         z = np.nan_to_num(np.divide(values - mean, std, out=np.zeros(len(mean)), where=std > 0))
-        order = [j for j in np.argsort(-np.abs(z), kind="stable").tolist() if not np.isnan(values[j])][:VALUES]
-        entries = [{"name": names[j], "value": f"{values[j]:.4g}", "z": round(float(z[j]), 1)} for j in order]
+        order = [
+            j for j in np.argsort(-np.abs(z), kind="stable").tolist() if not np.isnan(values[j])
+        ][:VALUES]
+        entries = [
+            {"name": names[j], "value": f"{values[j]:.4g}", "z": round(float(z[j]), 1)}
+            for j in order
+        ]
         found[row] = {"values": [*entries, *words(row)][: VALUES + 2]}
     return found
 
@@ -72,9 +79,15 @@ def _columns(examples: Examples) -> tuple[list[str], Any, Any]:
     """(names of the numbers, function from rows to numbers (k, d), function from a row to its words)."""
     if examples.kind == "vectors":
         vectors = examples.inputs
-        return [str(j) for j in range(vectors.shape[1])], lambda rows: vectors[rows].astype(np.float64), lambda row: []
+        return (
+            [str(j) for j in range(vectors.shape[1])],
+            lambda rows: vectors[rows].astype(np.float64),
+            lambda row: [],
+        )
     frame = examples.inputs
-    numeric = [name for name in frame if frame[name].dtype.kind == "f" and frame[name].notna().any()]
+    numeric = [
+        name for name in frame if frame[name].dtype.kind == "f" and frame[name].notna().any()
+    ]
     others = [name for name in frame if frame[name].dtype.kind != "f"]
 
     def numbers(rows: NDArray[Any]) -> NDArray[Any]:
@@ -82,6 +95,9 @@ def _columns(examples: Examples) -> tuple[list[str], Any, Any]:
 
     def words(row: int) -> list[dict[str, Any]]:
         cells = {str(name): frame[name].iloc[row] for name in others[:VALUES]}
-        return [{"name": name, "value": _beginning(str(cell))[:60], "z": None} for name, cell in cells.items()]
+        return [
+            {"name": name, "value": _beginning(str(cell))[:60], "z": None}
+            for name, cell in cells.items()
+        ]
 
     return [str(name) for name in numeric], numbers, words

@@ -88,7 +88,9 @@ def open_lock(path: Path) -> int:
     """
     while True:
         if path.is_symlink() or (path.exists() and not is_lock(path)):
-            raise InputError(f"{path} is not a lock file (expected an empty regular file): move it away.")
+            raise InputError(
+                f"{path} is not a lock file (expected an empty regular file): move it away."
+            )
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR | NO_LINKS, 0o666)
         try:
             _lock(descriptor)

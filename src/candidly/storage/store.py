@@ -88,7 +88,9 @@ class Run:
 
     def keep_metrics(self, epochs: int) -> list[dict[str, Any]]:
         """Return the metrics of the first `epochs` epochs; drop later lines, left by an interruption."""
-        rows = read_metrics(self.folder)[:epochs] if (self.folder / "metrics.jsonl").exists() else []
+        rows = (
+            read_metrics(self.folder)[:epochs] if (self.folder / "metrics.jsonl").exists() else []
+        )
         self.write_metrics(rows)
         return rows
 
@@ -100,7 +102,9 @@ class Run:
 
     def save_arrays(self, **arrays: np.ndarray) -> None:
         if wrong := [name for name, array in arrays.items() if array.dtype == object]:
-            raise InputError(f"arrays {wrong} hold objects: only numbers, booleans and strings are stored.")
+            raise InputError(
+                f"arrays {wrong} hold objects: only numbers, booleans and strings are stored."
+            )
 
         def write(path: Path) -> None:
             with path.open("wb") as file:
@@ -120,7 +124,9 @@ class Run:
 
     def load_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """(tensors, notes) of an interrupted run, or None."""
-        return load_tensors(self.folder / CHECKPOINT) if (self.folder / CHECKPOINT).exists() else None
+        return (
+            load_tensors(self.folder / CHECKPOINT) if (self.folder / CHECKPOINT).exists() else None
+        )
 
 
 @contextmanager
@@ -176,7 +182,9 @@ def _lock(run: Run) -> int:
         except FileNotFoundError:
             continue
         except OSError as error:
-            raise InputError(f"{run.folder} cannot be written: {error.strerror}. Choose another folder.") from error
+            raise InputError(
+                f"{run.folder} cannot be written: {error.strerror}. Choose another folder."
+            ) from error
     raise RunBusyError(f"{run.path} is being written by another process.")
 
 
@@ -232,7 +240,9 @@ def _refuse_foreign(folder: Path) -> None:
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise InputError(f"{folder} exists and is not a folder: choose another name.")
     if folder.is_dir() and not _is_run(folder) and not all(map(_is_ours, folder.iterdir())):
-        raise InputError(f"{folder} exists and is not a run of candidly (by its {NOTE}): choose another name.")
+        raise InputError(
+            f"{folder} exists and is not a run of candidly (by its {NOTE}): choose another name."
+        )
 
 
 def _is_ours(path: Path) -> bool:
@@ -287,8 +297,12 @@ def _remove_leftovers(path: Path) -> None:
 def _write_sums(folder: Path) -> None:
     """Write the hashes of all files of the run, except those of runs inside it."""
     inner = {note.parent for note in folder.rglob(NOTE)} - {folder}
-    files = [path for path in folder.rglob("*") if path.is_file() and inner.isdisjoint(path.parents)]
-    names = sorted(path.relative_to(folder).as_posix() for path in files if path.name not in UNSUMMED)
+    files = [
+        path for path in folder.rglob("*") if path.is_file() and inner.isdisjoint(path.parents)
+    ]
+    names = sorted(
+        path.relative_to(folder).as_posix() for path in files if path.name not in UNSUMMED
+    )
     lines = "".join(f"{file_hash(folder / name)}  {name}\n" for name in names)
     write_atomically(folder / SUMS, lambda path: path.write_text(lines))
 
@@ -298,7 +312,9 @@ def verify(folder: Path, *names: str) -> None:
     sums = _read_sums(folder)
     for name in names:
         if name not in sums or not (folder / name).is_file():
-            raise InputError(f"{folder / name} is missing: {folder} is no whole run. Make it again.")
+            raise InputError(
+                f"{folder / name} is missing: {folder} is no whole run. Make it again."
+            )
         if file_hash(folder / name) != sums[name]:
             raise InputError(
                 f"{folder / name} was changed or damaged after {folder} was written (its SHA-256 is not the one in "
@@ -384,7 +400,9 @@ def read_arrays(folder: str | Path) -> dict[str, np.ndarray]:
         return dict(file)
 
 
-def save_tensors(path: Path, tensors: dict[str, Tensor], notes: dict[str, Any] | None = None) -> None:
+def save_tensors(
+    path: Path, tensors: dict[str, Tensor], notes: dict[str, Any] | None = None
+) -> None:
     from safetensors.torch import save_file
 
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
@@ -400,13 +418,20 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             notes = json.loads((file.metadata() or {}).get("notes", "{}"))
             return {name: file.get_tensor(name) for name in file.keys()}, notes  # noqa: SIM118 (it is no dict)
     except (SafetensorError, OSError) as error:
-        raise InputError(f"{path} is not a complete safetensors file ({error}). Remove it to start anew.") from error
+        raise InputError(
+            f"{path} is not a complete safetensors file ({error}). Remove it to start anew."
+        ) from error
 
 
 def versions() -> dict[str, str]:
     """Versions of what decides the numbers."""
     packages = {name: metadata.version(name) for name in ("numpy", "scikit-learn", "torch")}
-    return {"candidly": __version__, **packages, "python": platform.python_version(), "revision": _revision()}
+    return {
+        "candidly": __version__,
+        **packages,
+        "python": platform.python_version(),
+        "revision": _revision(),
+    }
 
 
 def _revision() -> str:

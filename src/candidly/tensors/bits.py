@@ -15,7 +15,9 @@ class Bits:
         self.shape, self.device = dense.shape, dense.device
         self.shift = torch.arange(8, dtype=torch.uint8, device=dense.device)
         bytes_ = torch.arange(256, device=dense.device)[:, None]
-        self.table = (bytes_ >> self.shift & 1).byte().view(torch.int64)[:, 0]  # a byte's eight entries as one number
+        self.table = (
+            (bytes_ >> self.shift & 1).byte().view(torch.int64)[:, 0]
+        )  # a byte's eight entries as one number
         n, c = dense.shape
         self.packed = torch.empty((n, -(-c // 8)), dtype=torch.uint8, device=dense.device)
         step = max(1, BLOCK // c)

@@ -32,7 +32,9 @@ def gather(local: Tensor) -> Tensor:
     n = torch.tensor(len(local), device=local.device)
     dist.all_reduce(n)
     part = local_part(int(n))
-    return _Sum.apply(torch.cat([_zeros(local, part.start), local, _zeros(local, int(n) - part.stop)]))
+    return _Sum.apply(
+        torch.cat([_zeros(local, part.start), local, _zeros(local, int(n) - part.stop)])
+    )
 
 
 class _Sum(torch.autograd.Function):

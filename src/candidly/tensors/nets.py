@@ -64,10 +64,14 @@ class Linear(Net):
 class MLP(Net):
     """Hidden layers with ReLU on flattened inputs, without batch norm."""
 
-    def __init__(self, shape: Sequence[int], n_classes: int, *, width: int = 256, depth: int = 2) -> None:
+    def __init__(
+        self, shape: Sequence[int], n_classes: int, *, width: int = 256, depth: int = 2
+    ) -> None:
         super().__init__()
         widths = [math.prod(shape), *[width] * depth]
-        layers = [layer for a, b in itertools.pairwise(widths) for layer in (nn.Linear(a, b), nn.ReLU())]
+        layers = [
+            layer for a, b in itertools.pairwise(widths) for layer in (nn.Linear(a, b), nn.ReLU())
+        ]
         self.features = nn.Sequential(nn.Flatten(), *layers)
         self.head = nn.Linear(widths[-1], n_classes)
 
@@ -75,13 +79,21 @@ class MLP(Net):
 class SmallConv(Net):
     """Three stages of two 3x3 convolutions with batch norm, each stage halving the size; at 32 px 77 MFLOP an image."""
 
-    def __init__(self, shape: Sequence[int], n_classes: int, *, widths: tuple[int, int, int] = (48, 96, 192)) -> None:
+    def __init__(
+        self, shape: Sequence[int], n_classes: int, *, widths: tuple[int, int, int] = (48, 96, 192)
+    ) -> None:
         super().__init__()
         channels = [shape[0], *widths]
         stages = [
             layer
             for a, b in itertools.pairwise(channels)
-            for layer in (*conv_norm(a, b), nn.ReLU(), nn.MaxPool2d(2, ceil_mode=True), *conv_norm(b, b), nn.ReLU())
+            for layer in (
+                *conv_norm(a, b),
+                nn.ReLU(),
+                nn.MaxPool2d(2, ceil_mode=True),
+                *conv_norm(b, b),
+                nn.ReLU(),
+            )
         ]
         self.features = nn.Sequential(*stages, nn.AdaptiveMaxPool2d(1), nn.Flatten())
         self.head = nn.Linear(widths[-1], n_classes)
@@ -97,10 +109,14 @@ class FastConv(Net):
 
     prepared: Tensor  # has it seen examples?
 
-    def __init__(self, shape: Sequence[int], n_classes: int, *, widths: Sequence[int] = (32, 64, 128)) -> None:
+    def __init__(
+        self, shape: Sequence[int], n_classes: int, *, widths: Sequence[int] = (32, 64, 128)
+    ) -> None:
         super().__init__()
         if min(shape[1:]) < 2:
-            raise InputError(f"net 'fastconv' takes images of at least 2 x 2 pixels, not {shape[1]} x {shape[2]}.")
+            raise InputError(
+                f"net 'fastconv' takes images of at least 2 x 2 pixels, not {shape[1]} x {shape[2]}."
+            )
         patches = 4 * shape[0]
         self.patches = nn.Conv2d(shape[0], 2 * patches, 2)
         stages = [
@@ -108,7 +124,9 @@ class FastConv(Net):
             for a, b in itertools.pairwise([2 * patches, *widths])
             for layer in (*pooled_conv(a, b), nn.ReLU(), *conv_norm(b, b), nn.ReLU())
         ]
-        self.features = nn.Sequential(self.patches, nn.ReLU(), *stages, nn.AdaptiveMaxPool2d(1), nn.Flatten())
+        self.features = nn.Sequential(
+            self.patches, nn.ReLU(), *stages, nn.AdaptiveMaxPool2d(1), nn.Flatten()
+        )
         self.head = nn.Linear(widths[-1], n_classes)
         kaiming(self)
         self.register_buffer("prepared", torch.tensor(False))
@@ -123,7 +141,9 @@ class FastConv(Net):
 
     @torch.no_grad()
     def _set_patches(self, filters: Tensor) -> None:
-        self.patches.requires_grad_(False).weight.copy_(filters)  # a bias to learn would take a fifth of a step
+        self.patches.requires_grad_(False).weight.copy_(
+            filters
+        )  # a bias to learn would take a fifth of a step
         nn.init.zeros_(self.patches.bias)  # type: ignore[arg-type]
 
 
@@ -143,7 +163,9 @@ class Residual(nn.Module):
         super().__init__()
         self.body = nn.Sequential(*conv_norm(a, b, stride=stride), nn.ReLU(), *conv_norm(b, b))
         same = stride == 1 and a == b
-        self.shortcut = nn.Identity() if same else nn.Sequential(*conv_norm(a, b, stride=stride, size=1))
+        self.shortcut = (
+            nn.Identity() if same else nn.Sequential(*conv_norm(a, b, stride=stride, size=1))
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.relu(self.body(x) + self.shortcut(x))
@@ -157,7 +179,9 @@ class ResNet18(Net):
         plan = [(64, 64, 1), (64, 64, 1), (64, 128, 2), (128, 128, 1)]
         plan += [(128, 256, 2), (256, 256, 1), (256, 512, 2), (512, 512, 1)]
         stem = (*conv_norm(shape[0], 64), nn.ReLU())
-        self.features = nn.Sequential(*stem, *(Residual(*p) for p in plan), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.features = nn.Sequential(
+            *stem, *(Residual(*p) for p in plan), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+        )
         self.head = nn.Linear(512, n_classes)
         kaiming(self)
 
@@ -187,11 +211,15 @@ NETS: dict[str, Callable[..., nn.Module]] = {
 }
 
 
-def build_net(name: str, shape: Sequence[int], n_classes: int, *, seed: int = 0, **settings: Any) -> nn.Module:
+def build_net(
+    name: str, shape: Sequence[int], n_classes: int, *, seed: int = 0, **settings: Any
+) -> nn.Module:
     """A fresh net of `NETS` for inputs of `shape`, its weights drawn from `seed` alone."""
     one_of(name, NETS, "net")
     if name in ("resnet18", "conv", "fastconv") and len(shape) != 3:
-        raise InputError(f"net {name!r} takes images (channels, height, width), not inputs of shape {tuple(shape)}.")
+        raise InputError(
+            f"net {name!r} takes images (channels, height, width), not inputs of shape {tuple(shape)}."
+        )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return NETS[name](shape, n_classes, **settings)

@@ -65,5 +65,7 @@ def require_bfloat16(device: torch.device) -> None:
 @lru_cache(maxsize=1)
 def _ended_by() -> str:
     """What ended a trial in a process of its own; empty if all went well."""
-    code = subprocess.run([sys.executable, "-c", TRIAL], capture_output=True, check=False).returncode
+    code = subprocess.run(
+        [sys.executable, "-c", TRIAL], capture_output=True, check=False
+    ).returncode
     return "" if code == 0 else signal.Signals(-code).name if code < 0 else f"code {code}"

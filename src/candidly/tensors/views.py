@@ -24,10 +24,14 @@ VIEWS = ("plain", "weak", "strong", "resized", "resized_strong")
 
 BLOCK = 4096  # rows of a table brought to double precision together
 CONSTANT = 1e-150  # least standard deviation of a column: squares of smaller numbers underflow
-Draw = Callable[..., Tensor]  # draw(k): (b, k) uniform numbers in [0, 1); draw(k, torch.randn): normal ones
+Draw = Callable[
+    ..., Tensor
+]  # draw(k): (b, k) uniform numbers in [0, 1); draw(k, torch.randn): normal ones
 
 
-def make_views(X: Any, *, mean: Any = None, std: Any = None, device: str | torch.device = "cpu") -> Views:
+def make_views(
+    X: Any, *, mean: Any = None, std: Any = None, device: str | torch.device = "cpu"
+) -> Views:
     """Views of images, uint8 of shape (n, h, w) or (n, h, w, 1 or 3), or of a table of finite numbers, (n, d).
 
     A table may also hold versions of each row, (n, k, d), as `candidly.data.encoders.encode_versions` makes them.
@@ -49,7 +53,9 @@ class Views(ABC):
     std: Tensor
 
     @abstractmethod
-    def __init__(self, X: Any, *, mean: Any = None, std: Any = None, device: str | torch.device = "cpu") -> None: ...
+    def __init__(
+        self, X: Any, *, mean: Any = None, std: Any = None, device: str | torch.device = "cpu"
+    ) -> None: ...
 
     @abstractmethod
     def _view(self, index: Tensor, kind: str, draw: Draw) -> Tensor: ...
@@ -58,7 +64,11 @@ class Views(ABC):
         return len(self.data)
 
     def __call__(
-        self, index: Tensor, kind: str, rng: torch.Generator | None = None, part: slice | Tensor = slice(None)
+        self,
+        index: Tensor,
+        kind: str,
+        rng: torch.Generator | None = None,
+        part: slice | Tensor = slice(None),
     ) -> Tensor:
         """The rows `index[part]` as float32; random numbers come from `rng` (on the CPU) for the whole of `index`."""
         one_of(kind, VIEWS, "view")
@@ -83,10 +93,17 @@ class Views(ABC):
 class ImageViews(Views):
     """Views of uint8 images. The net sees (batch, channel, height, width), laid out in memory channels last."""
 
-    def __init__(self, X: Any, *, mean: Any = None, std: Any = None, device: str | torch.device = "cpu") -> None:
+    def __init__(
+        self, X: Any, *, mean: Any = None, std: Any = None, device: str | torch.device = "cpu"
+    ) -> None:
         given = _as_tensor(X)
         images = given[..., None] if given.ndim == 3 else given
-        if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[-1] not in (1, 3) or not images.numel():
+        if (
+            images.dtype != torch.uint8
+            or images.ndim != 4
+            or images.shape[-1] not in (1, 3)
+            or not images.numel()
+        ):
             raise InputError(
                 f"X is {_describe(given)}; expected images, uint8 of shape (n, h, w) or (n, h, w, 1 or 3). "
                 "If channels come first, put them last with np.moveaxis(X, 1, -1)."
@@ -95,7 +112,9 @@ class ImageViews(Views):
         _, h, w, c = images.shape
         self.shape = (c, h, w)
         own_mean, own_std = _pixel_moments(images) if mean is None or std is None else (mean, std)
-        self.mean, self.std = _moments(own_mean if mean is None else mean, own_std if std is None else std, c)
+        self.mean, self.std = _moments(
+            own_mean if mean is None else mean, own_std if std is None else std, c
+        )
         # A whole image of factors: the innermost loop then runs over many numbers, not over three.
         self._factor = (1 / (255 * self.std)).float().expand(h, w, c).contiguous().to(device)
         self._offset = (self.mean / self.std).float().expand(h, w, c).contiguous().to(device)
@@ -109,7 +128,9 @@ class TableViews(Views):
     """Views of a table, standardised once. Weak: noise of 0.1 standard deviations; strong: of 0.2, and each feature is
     set to its mean with probability 0.2. Tables have no resized views: these are the same as weak and strong."""
 
-    def __init__(self, X: Any, *, mean: Any = None, std: Any = None, device: str | torch.device = "cpu") -> None:
+    def __init__(
+        self, X: Any, *, mean: Any = None, std: Any = None, device: str | torch.device = "cpu"
+    ) -> None:
         table = _as_tensor(X)
         if table.ndim != 2 or table.is_complex() or not table.numel():
             raise InputError(
@@ -120,7 +141,9 @@ class TableViews(Views):
         self.shape = (table.shape[1],)
         self._standardise(table, table, mean, std, device)
 
-    def _standardise(self, X: Tensor, plain: Tensor, mean: Any, std: Any, device: str | torch.device) -> None:
+    def _standardise(
+        self, X: Tensor, plain: Tensor, mean: Any, std: Any, device: str | torch.device
+    ) -> None:
         own_mean, own_std = _column_moments(plain) if mean is None or std is None else (mean, std)
         mean, std = own_mean if mean is None else mean, own_std if std is None else std
         self.mean, self.std = _moments(mean, std, plain.shape[1])
@@ -147,7 +170,9 @@ class VersionViews(TableViews):
     with noise of 0.1 standard deviations, because copies are few. Resized views are the same as weak and strong ones.
     """
 
-    def __init__(self, X: Any, *, mean: Any = None, std: Any = None, device: str | torch.device = "cpu") -> None:
+    def __init__(
+        self, X: Any, *, mean: Any = None, std: Any = None, device: str | torch.device = "cpu"
+    ) -> None:
         table = _as_tensor(X)
         if table.ndim != 3 or table.shape[1] < 3 or table.shape[1] % 2 == 0 or not table.numel():
             raise InputError(
@@ -164,7 +189,9 @@ class VersionViews(TableViews):
             return self.data[index, 0]
         copies, u = versions // 2, draw(1)[:, 0]
         mild = kind in ("weak", "resized")
-        version = (u * (1 + copies)).long() if mild else 1 + copies + (u * copies).long()  # 1 + ... + u may round up
+        version = (
+            (u * (1 + copies)).long() if mild else 1 + copies + (u * copies).long()
+        )  # 1 + ... + u may round up
         chosen = self.data.flatten(0, 1).index_select(0, index * versions + version)
         return chosen + 0.1 * draw(width, torch.randn)
 
@@ -181,7 +208,9 @@ def _as_tensor(X: Any) -> Tensor:
         return X.detach()
     array = np.asarray(X)
     if array.dtype.kind not in "buif":
-        raise InputError(f"X is {_describe(array)}; expected numbers. Encode text and categories as numbers first.")
+        raise InputError(
+            f"X is {_describe(array)}; expected numbers. Encode text and categories as numbers first."
+        )
     return torch.from_numpy(np.require(array, requirements=["C", "W"]))
 
 
@@ -218,18 +247,28 @@ def _moments(mean: Any, std: Any, width: int) -> tuple[Tensor, Tensor]:
     moments = []
     for name, value in (("mean", mean), ("std", std)):
         values = torch.as_tensor(value, dtype=torch.float64, device="cpu")
-        wrong = values.shape != (width,) or not values.isfinite().all() or (name == "std" and not (values > 0).all())
+        wrong = (
+            values.shape != (width,)
+            or not values.isfinite().all()
+            or (name == "std" and not (values > 0).all())
+        )
         if wrong:
             sign = "positive " if name == "std" else ""
-            raise InputError(f"{name} is {value}; expected {width} finite {sign}numbers, one per channel or column.")
+            raise InputError(
+                f"{name} is {value}; expected {width} finite {sign}numbers, one per channel or column."
+            )
         moments.append(values)
     return moments[0], moments[1]
 
 
 def _column_moments(table: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of each column, by blocks in double precision; a constant column has 1."""
-    mean = torch.stack([block.cpu().double().sum(0) for block in table.split(BLOCK)]).sum(0) / len(table)
-    squares = torch.stack([((block.cpu().double() - mean) ** 2).sum(0) for block in table.split(BLOCK)]).sum(0)
+    mean = torch.stack([block.cpu().double().sum(0) for block in table.split(BLOCK)]).sum(0) / len(
+        table
+    )
+    squares = torch.stack(
+        [((block.cpu().double() - mean) ** 2).sum(0) for block in table.split(BLOCK)]
+    ).sum(0)
     std = (squares / len(table)).sqrt()
     constant = (table == table[0]).all(0).cpu() | (std < CONSTANT)
     return mean, std.masked_fill(constant, 1)
@@ -237,7 +276,9 @@ def _column_moments(table: Tensor) -> tuple[Tensor, Tensor]:
 
 def _pixel_moments(images: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of each channel, in units of 0..1, from the exact histogram."""
-    histogram = torch.stack([torch.bincount(plane.flatten(), minlength=256) for plane in images.unbind(-1)]).double()
+    histogram = torch.stack(
+        [torch.bincount(plane.flatten(), minlength=256) for plane in images.unbind(-1)]
+    ).double()
     share = (histogram / histogram.sum(1, keepdim=True)).cpu()
     level = torch.arange(256, dtype=torch.float64) / 255
     mean = share @ level
@@ -304,7 +345,11 @@ def take(x: Tensor, row: Tensor, column: Tensor) -> Tensor:
     h, w = row.shape[1], column.shape[1]
     lines = x.reshape(b * height, width * c).index_select(0, (row + height * image).flatten())
     upright = lines.view(b, h, width, c).permute(0, 2, 3, 1).reshape(b * width, c * h)
-    return upright.index_select(0, (column + width * image).flatten()).view(b, w, c, h).permute(0, 3, 1, 2)
+    return (
+        upright.index_select(0, (column + width * image).flatten())
+        .view(b, w, c, h)
+        .permute(0, 3, 1, 2)
+    )
 
 
 def cutout(x: Tensor, u: Tensor) -> Tensor:
@@ -354,11 +399,18 @@ def change_colours(planes: Tensor, choices: Tensor, magnitudes: Tensor) -> Tenso
         order = choice[at].argsort()
         planes, at = planes.index_select(0, order), at[order]
         sizes = torch.bincount(choice, minlength=len(COLOUR) + 1).tolist()
-        groups = zip(COLOUR.values(), planes.split(sizes), magnitude[at, None, None, None].split(sizes), strict=False)
+        groups = zip(
+            COLOUR.values(),
+            planes.split(sizes),
+            magnitude[at, None, None, None].split(sizes),
+            strict=False,
+        )
         for change, x, m in groups:
             if len(x):
                 changed = change(x.float().permute(0, 2, 3, 1), m).round_().clamp_(0, 255)
-                x.copy_(changed.permute(0, 3, 1, 2).short())  # torch is slow to make bytes of floats
+                x.copy_(
+                    changed.permute(0, 3, 1, 2).short()
+                )  # torch is slow to make bytes of floats
     return planes.index_select(0, at.argsort())
 
 
@@ -366,8 +418,12 @@ def change_colours(planes: Tensor, choices: Tensor, magnitudes: Tensor) -> Tenso
 # nothing. The result is rounded and clamped by the caller.
 
 LUMA = (0.299, 0.587, 0.114)
-YIQ = np.array([LUMA, (0.596, -0.274, -0.322), (0.211, -0.523, 0.312)])  # grey level, and two axes of colour
-QUARTER_TURN = np.linalg.inv(YIQ) @ [[0, 0, 0], [0, 0, -1], [0, 1, 0]] @ YIQ  # of the colour, without its grey level
+YIQ = np.array(
+    [LUMA, (0.596, -0.274, -0.322), (0.211, -0.523, 0.312)]
+)  # grey level, and two axes of colour
+QUARTER_TURN = (
+    np.linalg.inv(YIQ) @ [[0, 0, 0], [0, 0, -1], [0, 1, 0]] @ YIQ
+)  # of the colour, without its grey level
 
 
 def grey(x: Tensor) -> Tensor:
@@ -419,8 +475,14 @@ def equalize(x: Tensor) -> Tensor:
     level = x.permute(0, 3, 1, 2).int().reshape(b * c, h * w)
     slot = level + torch.arange(0, b * c * 256, 256, dtype=torch.int32, device=x.device)[:, None]
     count = torch.bincount(slot.view(-1), minlength=b * c * 256).view(b * c, 256)
-    step = (h * w - count.gather(1, level.amax(1, keepdim=True).long())) // 255  # of pixels, but the brightest ones
-    table = (count.cumsum(1).sub_(count) + step // 2).div_(step.clamp(min=1), rounding_mode="floor").clamp_(max=255)
+    step = (
+        h * w - count.gather(1, level.amax(1, keepdim=True).long())
+    ) // 255  # of pixels, but the brightest ones
+    table = (
+        (count.cumsum(1).sub_(count) + step // 2)
+        .div_(step.clamp(min=1), rounding_mode="floor")
+        .clamp_(max=255)
+    )
     table = table.where(step > 0, torch.arange(256, device=x.device)).to(x.dtype)
     return table.view(-1).index_select(0, slot.view(-1)).view(b, c, h, w).permute(0, 2, 3, 1)
 
@@ -502,9 +564,15 @@ def warp(x: Tensor, matrix: Tensor) -> Tensor:
     h, w = x.shape[1:3]
     across = torch.arange(w, device=x.device) - (w - 1) / 2
     down = torch.arange(h, device=x.device)[:, None] - (h - 1) / 2
-    m = matrix[:, :2] * torch.tensor([2 / w, 2 / h], device=x.device)[:, None]  # the image spans -1..1
-    place = m[:, :, 0, None, None] * across + (m[:, :, 1, None, None] * down + m[:, :, 2, None, None])
+    m = (
+        matrix[:, :2] * torch.tensor([2 / w, 2 / h], device=x.device)[:, None]
+    )  # the image spans -1..1
+    place = m[:, :, 0, None, None] * across + (
+        m[:, :, 1, None, None] * down + m[:, :, 2, None, None]
+    )
     source = x.permute(0, 3, 1, 2).float()
-    sampled = F.grid_sample(source, place.permute(0, 2, 3, 1), padding_mode="border", align_corners=False)
+    sampled = F.grid_sample(
+        source, place.permute(0, 2, 3, 1), padding_mode="border", align_corners=False
+    )
     across, down = place.abs().split(1, dim=1)
     return sampled.mul_((torch.maximum(across, down) <= 1).float()).permute(0, 2, 3, 1)

@@ -28,7 +28,15 @@ from candidly.methods.base import defaults
 from candidly.methods.settings import make_method
 from candidly.scores import energy
 from candidly.sets import CandidateSets, label_array
-from candidly.storage.store import Run, read_arrays, read_json, read_metrics, verify, write_json, writing
+from candidly.storage.store import (
+    Run,
+    read_arrays,
+    read_json,
+    read_metrics,
+    verify,
+    write_json,
+    writing,
+)
 from candidly.tensors.nets import build_net
 from candidly.tensors.views import make_views
 from candidly.training import trainer as train
@@ -38,9 +46,19 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NOTE = "estimator.json"
-KEPT = ("rates_", "reach_", "n_features_in_", "feature_names_in_")  # fitted attributes that the note holds
-WARMUP = 0.3  # of the training, for `ooc`: its own default, a tenth, is meant for hundreds of epochs
-STEPS, LONGEST = 2000, 60  # epochs="auto": so many steps, but no more epochs: it would learn wrong sets by heart
+KEPT = (
+    "rates_",
+    "reach_",
+    "n_features_in_",
+    "feature_names_in_",
+)  # fitted attributes that the note holds
+WARMUP = (
+    0.3  # of the training, for `ooc`: its own default, a tenth, is meant for hundreds of epochs
+)
+STEPS, LONGEST = (
+    2000,
+    60,
+)  # epochs="auto": so many steps, but no more epochs: it would learn wrong sets by heart
 FAR = 2.0  # times the distance of any training row: of no known class
 PIXEL_BATCH = 32  # of few images, larger batches are too few to learn anything
 FOLDS = 5  # of the calibration
@@ -138,21 +156,34 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
     def _check_names(self, names: Iterable[str]) -> None:
         """Refuse what is neither a parameter of ours nor a setting of the method."""
         for name in names:
-            allowed = [*self._get_param_names(), *defaults(METHODS[one_of(self.method, METHODS, "method")])]
+            allowed = [
+                *self._get_param_names(),
+                *defaults(METHODS[one_of(self.method, METHODS, "method")]),
+            ]
             one_of(name, allowed, f"parameter of PartialLabelClassifier({self.method!r})")
 
     def _make_method(self, rates: Any) -> Method:
         cls = METHODS[one_of(self.method, METHODS, "method")]
         self._check_names(self._settings)
-        ours = {name: value for name, value in {"rates": rates, "warmup": WARMUP}.items() if name in defaults(cls)}
+        ours = {
+            name: value
+            for name, value in {"rates": rates, "warmup": WARMUP}.items()
+            if name in defaults(cls)
+        }
         robust = "robust" if "robust" in cls.PRESETS else None
-        return make_method(self.method, robust if self.preset == "auto" else self.preset, {**ours, **self._settings})
+        return make_method(
+            self.method,
+            robust if self.preset == "auto" else self.preset,
+            {**ours, **self._settings},
+        )
 
     def _make_scheme(self, shape: tuple[int, ...]) -> train.Scheme:
         given = {name: getattr(self, name) for name in ("batch_size", "lr", "weight_decay")}
         if self.batch_size is None and self.scheme == "fast" and len(shape) > 2:
             given["batch_size"] = PIXEL_BATCH
-        plan = train.make_scheme(self.scheme, **{name: value for name, value in given.items() if value is not None})
+        plan = train.make_scheme(
+            self.scheme, **{name: value for name, value in given.items() if value is not None}
+        )
         n = shape[0]
         if self.epochs != "auto":
             return train.make_scheme(plan, epochs=self.epochs)
@@ -188,19 +219,34 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         self.reach_ = float(self._distances(X).max())
         return self
 
-    def _train(self, X: np.ndarray, sets: CandidateSets, seed: int, rates: Any, label: str = "") -> train.Fitted:
+    def _train(
+        self, X: np.ndarray, sets: CandidateSets, seed: int, rates: Any, label: str = ""
+    ) -> train.Fitted:
         train.check_lengths(len(X), sets, None)
         views = make_views(X, device=train.find_device(self.device))
         net, method = self._make_net(views.shape, sets.n_classes, seed), self._make_method(rates)
         plan, name = self._make_scheme(X.shape), label or self.method
-        return train.fit(net, views, sets, method, scheme=plan, seed=seed, label=name, progress=bool(self.verbose))
+        return train.fit(
+            net,
+            views,
+            sets,
+            method,
+            scheme=plan,
+            seed=seed,
+            label=name,
+            progress=bool(self.verbose),
+        )
 
-    def _unseen(self, X: np.ndarray, sets: CandidateSets, seed: int, rates: Any, cv: int, parts: int) -> np.ndarray:
+    def _unseen(
+        self, X: np.ndarray, sets: CandidateSets, seed: int, rates: Any, cv: int, parts: int
+    ) -> np.ndarray:
         """Logits of the rows of the first `parts` of `cv` folds by nets that did not see them; NaN for the others."""
         fold, logits = split(sets, cv, seed), np.full(sets.shape, np.nan, dtype=np.float32)
         for part in range(parts):
             mine = fold == part
-            fitted = self._train(X[~mine], sets[~mine], seed, rates, f"{self.method}, fold {part + 1} of {parts}")
+            fitted = self._train(
+                X[~mine], sets[~mine], seed, rates, f"{self.method}, fold {part + 1} of {parts}"
+            )
             logits[mine] = fitted.predictor.logits(X[mine])
         return logits
 
@@ -222,7 +268,10 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
             if images.dtype != np.uint8:
                 given = f"X has {images.ndim} dimensions, as images have, and is of {images.dtype}"
                 raise InputError(f"{given}: expected uint8, 0 to 255.")
-            for name in ("n_features_in_", "feature_names_in_"):  # of a table that it was fitted to before
+            for name in (
+                "n_features_in_",
+                "feature_names_in_",
+            ):  # of a table that it was fitted to before
                 self.__dict__.pop(name, None)
             return images
         with told():
@@ -250,7 +299,9 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         if reject is None:
             return self.classes_[index]
         if self.unknown_label in self.classes_.tolist():
-            raise InputError(f"unknown_label={self.unknown_label!r} is one of the classes: choose another label.")
+            raise InputError(
+                f"unknown_label={self.unknown_label!r} is one of the classes: choose another label."
+            )
         doubtful = energy(logits) > self._threshold(number(reject, "reject", 0, 1))
         index[doubtful | (self._distances(X) > FAR * self.reach_)] = len(self.classes_)
         return label_array([*self.classes_.tolist(), self.unknown_label])[index]
@@ -260,15 +311,21 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         if X.ndim > 2:
             return np.zeros(len(X))
         mean, std = self.predictor_.mean, self.predictor_.std
-        blocks = np.array_split(X, len(X) // 4096 + 1)  # of all rows at once, the differences take much memory
+        blocks = np.array_split(
+            X, len(X) // 4096 + 1
+        )  # of all rows at once, the differences take much memory
         return np.concatenate([np.linalg.norm((rows - mean) / std, axis=1) for rows in blocks])
 
     def _threshold(self, reject: float) -> float:
         """The k-th largest known energy, of m: one more row of their kind exceeds it with probability k / (m + 1)."""
         known = self.known_energies_
         if not len(known):
-            raise InputError("fitted with calibrate=0, this classifier cannot reject: fit it with calibrate=1 or more.")
-        return float(np.concatenate([[math.inf], known, [-math.inf]])[math.floor(reject * (len(known) + 1))])
+            raise InputError(
+                "fitted with calibrate=0, this classifier cannot reject: fit it with calibrate=1 or more."
+            )
+        return float(
+            np.concatenate([[math.inf], known, [-math.inf]])[math.floor(reject * (len(known) + 1))]
+        )
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Share of rows whose predicted label is in the set of `y`: accuracy, if `y` is one true label a row."""
@@ -288,7 +345,9 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
             raise InputError(f"cv={cv}: expected at most {len(sets)}, the number of rows.")
         from candidly.auditing.verdicts import audit
 
-        features = make_views(X).data.numpy() if X.ndim == 2 else None  # standardised: neighbours are evidence too
+        features = (
+            make_views(X).data.numpy() if X.ndim == 2 else None
+        )  # standardised: neighbours are evidence too
         logits = self._unseen(X, sets, self._seed(), self.rates, cv, cv)
         return audit(sets, logits=logits, features=features, rates=self.rates, ids=ids)
 
@@ -305,10 +364,15 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         shape, groups = self.predictor_.shape, self.selection_
         net = {"name": self._net_name(shape), "shape": list(shape), "n_classes": len(self.classes_)}
         run.save_model(self.predictor_, net if isinstance(self.net, str) else None)
-        run.save_arrays(known_energies=self.known_energies_, **({} if groups is None else groups._asdict()))
+        run.save_arrays(
+            known_energies=self.known_energies_, **({} if groups is None else groups._asdict())
+        )
         run.write_metrics(self.history_)
         fitted = {name: getattr(self, name) for name in KEPT if hasattr(self, name)}
-        write_json(run.folder / NOTE, {"params": as_json(self.get_params(deep=False)), "fitted": as_json(fitted)})
+        write_json(
+            run.folder / NOTE,
+            {"params": as_json(self.get_params(deep=False)), "fitted": as_json(fitted)},
+        )
 
     @classmethod
     def load(
@@ -316,7 +380,9 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
     ) -> PartialLabelClassifier:
         """What `save` wrote. `net`: the function that made the net, if it is none of `NETS`."""
         path = Path(path)
-        verify(path, NOTE, "arrays.npz", "metrics.jsonl", "model/model.json", "model/model.safetensors")
+        verify(
+            path, NOTE, "arrays.npz", "metrics.jsonl", "model/model.json", "model/model.safetensors"
+        )
         note, arrays = read_json(path / NOTE), read_arrays(path)
         made = {} if net is None else {"net": net}
         classifier = cls(**{**from_json(note["params"]), **made, "device": device})
@@ -326,9 +392,15 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         classifier.predictor_.model.to(train.find_device(device))
         classifier.classes_, classifier.history_ = classifier.predictor_.classes, read_metrics(path)
         classifier.known_energies_ = arrays["known_energies"]
-        classifier.selection_ = Selection(*map(arrays.get, Selection._fields)) if "normal" in arrays else None
+        classifier.selection_ = (
+            Selection(*map(arrays.get, Selection._fields)) if "normal" in arrays else None
+        )
         for name, value in from_json(note["fitted"]).items():
-            setattr(classifier, name, np.array(value, dtype=object) if name == "feature_names_in_" else value)
+            setattr(
+                classifier,
+                name,
+                np.array(value, dtype=object) if name == "feature_names_in_" else value,
+            )
         return classifier
 
 
@@ -364,7 +436,11 @@ def split(sets: CandidateSets, k: int, seed: int) -> np.ndarray:
     Rows are dealt out in turn, ordered by their rarest candidate and the size of their set: each fold gets its share of
     every class, of the certain rows and of the vague ones.
     """
-    rank = np.bincount(sets.indices, minlength=sets.n_classes).argsort(kind="stable").argsort(kind="stable")
+    rank = (
+        np.bincount(sets.indices, minlength=sets.n_classes)
+        .argsort(kind="stable")
+        .argsort(kind="stable")
+    )
     rarest = np.minimum.reduceat(rank[sets.indices], sets.indptr[:-1])
     order = np.lexsort((np.random.default_rng(seed).random(len(sets)), sets.sizes, rarest))
     fold = np.empty(len(sets), dtype=np.int64)
@@ -383,8 +459,13 @@ def told() -> Iterator[None]:
 
 def as_json(values: dict[str, Any]) -> dict[str, Any]:
     """What JSON can hold of some values; functions and random states are left out."""
-    kept = {k: v for k, v in values.items() if not (callable(v) or isinstance(v, np.random.RandomState))}
-    return {k: {"rates": dataclasses.astuple(v)} if isinstance(v, Rates) else plain(v) for k, v in kept.items()}
+    kept = {
+        k: v for k, v in values.items() if not (callable(v) or isinstance(v, np.random.RandomState))
+    }
+    return {
+        k: {"rates": dataclasses.astuple(v)} if isinstance(v, Rates) else plain(v)
+        for k, v in kept.items()
+    }
 
 
 def plain(value: Any) -> Any:

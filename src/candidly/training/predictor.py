@@ -53,7 +53,9 @@ class Predictor:
         """Images come as (h, w, c), or (h, w) if they are grey."""
         expected = (*self.shape[1:], self.shape[0]) if len(self.shape) == 3 else self.shape
         if expected not in (shape, (*shape, 1)):
-            raise InputError(f"an input has the shape {shape}; the model was trained on {expected}.")
+            raise InputError(
+                f"an input has the shape {shape}; the model was trained on {expected}."
+            )
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """(n, c) probabilities."""
@@ -78,7 +80,9 @@ class Predictor:
         folder = Path(run) / "model" if (Path(run) / "model").is_dir() else Path(run)
         facts = read_json(folder / "model.json")
         if model is None and facts["net"] is None:
-            raise InputError(f"{folder} was saved without a description of its net: pass the module as model=...")
+            raise InputError(
+                f"{folder} was saved without a description of its net: pass the module as model=..."
+            )
         model = build_net(**facts["net"]) if model is None else model
         model.load_state_dict(load_tensors(folder / "model.safetensors")[0])
         model = laid_out(model, facts["shape"])
@@ -108,7 +112,9 @@ def predict(
         rows = rows[distributed.local_part(len(views))]
     with torch.no_grad():
         first = model(views(rows[:batch_size], "plain"))
-        logits = first.new_empty((len(rows), *first.shape[1:]), dtype=dtype)  # all of them are there only once
+        logits = first.new_empty(
+            (len(rows), *first.shape[1:]), dtype=dtype
+        )  # all of them are there only once
         logits[:batch_size] = first
         for start in range(batch_size, len(rows), batch_size):
             part = slice(start, start + batch_size)

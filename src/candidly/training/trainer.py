@@ -66,7 +66,10 @@ class Scheme:
     def rate(self, epoch: float) -> float:
         """Learning rate at a point of the training, in epochs."""
         if self.schedule == "cosine":
-            return self.lr_min + (self.lr - self.lr_min) * (1 + math.cos(math.pi * int(epoch) / self.epochs)) / 2
+            return (
+                self.lr_min
+                + (self.lr - self.lr_min) * (1 + math.cos(math.pi * int(epoch) / self.epochs)) / 2
+            )
         done, peak = epoch / self.epochs, 0.25
         return self.lr_min + (self.lr - self.lr_min) * min(done / peak, (1 - done) / (1 - peak))
 
@@ -141,7 +144,9 @@ def fit(
     plan, sets, method = make_scheme(scheme, **changes), as_sets(candidates), as_method(method)
     views = X if isinstance(X, Views) else make_views(X, device=find_device(device))
     if device != "auto" and views.data.device != find_device(device):
-        raise InputError(f"the views are on {views.data.device}, not on device={device!r}: make them there.")
+        raise InputError(
+            f"the views are on {views.data.device}, not on device={device!r}: make them there."
+        )
     trainer = Trainer(model, views, sets, method, plan, whole(seed, "seed"), test, truth, run)
     try:
         start = trainer.resume()
@@ -156,7 +161,9 @@ def fit(
         trainer.close()
     check_outputs(model, views, plan)
     moments = (moment.cpu().numpy() for moment in (views.mean, views.std))
-    return Fitted(Predictor(model.eval(), sets.classes, views.shape, *moments), method, trainer.history)
+    return Fitted(
+        Predictor(model.eval(), sets.classes, views.shape, *moments), method, trainer.history
+    )
 
 
 class Trainer:
@@ -178,7 +185,9 @@ class Trainer:
         self.device = views.data.device
         check_lengths(len(views), sets, truth)
         dense = torch.as_tensor(sets.dense(), device=self.device)
-        self.test = None if test is None else (views.like(test[0]), check_labels(*test, sets.n_classes))
+        self.test = (
+            None if test is None else (views.like(test[0]), check_labels(*test, sets.n_classes))
+        )
         self.kinds = None if truth is None else truth.kinds
         self.model = laid_out(model.to(self.device), views.shape)
         if (prepare := getattr(model, "prepare", None)) is not None:
@@ -191,7 +200,9 @@ class Trainer:
         self.lowered = self.lower()
         try:
             self.set_up(dense)
-        except BaseException:  # such as data that the method refuses: the caller's model keeps no hooks
+        except (
+            BaseException
+        ):  # such as data that the method refuses: the caller's model keeps no hooks
             self.restore()
             raise
         self.recorder = Recorder(model) if scheme.record else None
@@ -215,7 +226,11 @@ class Trainer:
         distributed.share_state(self.step)
         plan, parameters = self.scheme, [p for p in self.step.parameters() if p.requires_grad]
         self.optimizer = torch.optim.SGD(
-            parameters, plan.lr, plan.momentum, weight_decay=plan.weight_decay, nesterov=plan.nesterov
+            parameters,
+            plan.lr,
+            plan.momentum,
+            weight_decay=plan.weight_decay,
+            nesterov=plan.nesterov,
         )
 
     def epoch(self, epoch: int) -> dict[str, Any]:
@@ -223,12 +238,18 @@ class Trainer:
         began = time.perf_counter()
         with seeded(self.seed, epoch + 1, self.rng):
             self.method.epoch_start(epoch, self.predict_all)
-            row: dict[str, Any] = {"epoch": epoch + 1, "lr": self.scheme.rate(epoch), "loss": self.train(epoch)}
+            row: dict[str, Any] = {
+                "epoch": epoch + 1,
+                "lr": self.scheme.rate(epoch),
+                "loss": self.train(epoch),
+            }
         row |= self.method.report()
         if self.kinds is not None and self.method.selection is not None:
             row |= metrics.selection_quality(self.method.selection, self.method.scores, self.kinds)
         if self.test is not None:
-            row["accuracy"] = metrics.accuracy(predict(self.model, self.test[0], shared=True), self.test[1])
+            row["accuracy"] = metrics.accuracy(
+                predict(self.model, self.test[0], shared=True), self.test[1]
+            )
         row["flops"] = self.meter.total * distributed.world()
         row["seconds"] = time.perf_counter() - began
         self.history.append(row)
@@ -274,7 +295,9 @@ class Trainer:
         planned = batches(order, self.scheme.batch_size)
         together = max(1, TOGETHER // (self.scheme.batch_size * math.prod(self.views.shape)))
         while some := list(itertools.islice(planned, together)):
-            for (index, done), views in zip(some, self.make_views([index for index, _ in some]), strict=True):
+            for (index, done), views in zip(
+                some, self.make_views([index for index, _ in some]), strict=True
+            ):
                 yield self.batch(index, views), len(index), done
 
     def make_views(self, indices: list[Tensor]) -> Iterator[tuple[Tensor, ...]]:
@@ -316,7 +339,9 @@ class Trainer:
         if self.recorded is not None:
             return self.recorded
         with self.meter.counting("inference", len(self.views) // distributed.world()):
-            outputs = predict(self.model, self.views, shared=True, dtype=state_dtype(self.candidates.shape))
+            outputs = predict(
+                self.model, self.views, shared=True, dtype=state_dtype(self.candidates.shape)
+            )
         if not outputs.isfinite().all():
             raise TrainingError(f"the model's outputs are no longer numbers: {advice(self.scheme)}")
         return outputs
@@ -354,7 +379,9 @@ class Trainer:
         arrays = (self.views.data, self.candidates.packed, self.views.mean, self.views.std)
         hashes = {
             "data": fingerprint(*(array.cpu().numpy() for array in arrays)),
-            "start": fingerprint(*(value.cpu().numpy() for value in self.step.state_dict().values())),
+            "start": fingerprint(
+                *(value.cpu().numpy() for value in self.step.state_dict().values())
+            ),
         }
         method = {"method": type(self.method).__name__, "settings": self.method.settings}
         return {"scheme": dataclasses.asdict(self.scheme), "seed": self.seed, **hashes, **method}
@@ -430,7 +457,9 @@ def find_device(name: str) -> torch.device:
         return torch.zeros(0, device=name).device
     except (RuntimeError, AssertionError) as error:
         reason = str(error).split("\n")[0]
-        raise InputError(f"device {name!r} cannot be used here: {reason} Try 'auto' or 'cpu'.") from error
+        raise InputError(
+            f"device {name!r} cannot be used here: {reason} Try 'auto' or 'cpu'."
+        ) from error
 
 
 def as_sets(candidates: Any) -> CandidateSets:
@@ -443,7 +472,9 @@ def as_method(method: Method | str) -> Method:
     if isinstance(method, str):
         return make_method(method)
     if not isinstance(method, Method):
-        raise InputError(f"method={method!r}: expected a Method, such as METHODS['cc'](), or the name of one.")
+        raise InputError(
+            f"method={method!r}: expected a Method, such as METHODS['cc'](), or the name of one."
+        )
     return method
 
 
@@ -451,7 +482,9 @@ def check_lengths(n: int, sets: CandidateSets, truth: Truth | None) -> None:
     if n != len(sets):
         raise InputError(f"X has {n} rows, but there are {len(sets)} candidate sets.")
     if truth is not None and len(truth.kinds) != n:
-        raise InputError(f"X has {n} rows, but truth has {len(truth.kinds)}: is it that of these candidate sets?")
+        raise InputError(
+            f"X has {n} rows, but truth has {len(truth.kinds)}: is it that of these candidate sets?"
+        )
 
 
 def check_labels(X: Any, y: Any, n_classes: int) -> np.ndarray:
@@ -463,7 +496,9 @@ def check_labels(X: Any, y: Any, n_classes: int) -> np.ndarray:
             "CandidateSets.index_of turns labels into indices."
         )
     if len(labels) and not 0 <= labels.min() <= labels.max() < n_classes:
-        raise InputError(f"test labels reach from {labels.min()} to {labels.max()}: expected 0..{n_classes - 1}.")
+        raise InputError(
+            f"test labels reach from {labels.min()} to {labels.max()}: expected 0..{n_classes - 1}."
+        )
     return labels
 
 
@@ -489,4 +524,6 @@ def check_width(model: nn.Module, views: Views, n_classes: int) -> None:
         shape = tuple(model.eval()(views(torch.arange(min(2, len(views))), "plain")).shape)
     model.train(was_training)
     if shape[1:] != (n_classes,):
-        raise InputError(f"the model turns {min(2, len(views))} inputs into {shape}: expected {n_classes} logits each.")
+        raise InputError(
+            f"the model turns {min(2, len(views))} inputs into {shape}: expected {n_classes} logits each."
+        )

@@ -66,8 +66,16 @@ class Training:
         from candidly.methods.settings import parse_settings
         from candidly.training.estimator import PartialLabelClassifier
 
-        given: dict[str, Any] = {"preset": self.preset, "epochs": self.epochs, "random_state": self.seed}
-        given |= {"device": self.device, "calibrate": 0, **parse_settings(self.method, self.settings)}
+        given: dict[str, Any] = {
+            "preset": self.preset,
+            "epochs": self.epochs,
+            "random_state": self.seed,
+        }
+        given |= {
+            "device": self.device,
+            "calibrate": 0,
+            **parse_settings(self.method, self.settings),
+        }
         return PartialLabelClassifier(self.method, **given)
 
     def sized(self, X: NDArray[Any]) -> dict[str, Any]:
@@ -80,14 +88,21 @@ class Training:
 
 
 def fit_file(
-    file: Path, out: Path, *, reader: dict[str, Any], training: Training | None = None, rows: bool = True
+    file: Path,
+    out: Path,
+    *,
+    reader: dict[str, Any],
+    training: Training | None = None,
+    rows: bool = True,
 ) -> dict[str, Any]:
     """Train on all rows, audit each by a net that did not see it, write RUN; the findings are returned.
 
     Not `rows`: findings and report hold nothing of single rows; the tables of the audit do.
     """
     training = training or Training()
-    with writing(out, {"job": "fit", "file": str(file), "reader": reader, **asdict(training)}) as run:
+    with writing(
+        out, {"job": "fit", "file": str(file), "reader": reader, **asdict(training)}
+    ) as run:
         data = _read(file, reader)
         from candidly.data.inputs import fit_inputs
 
@@ -97,7 +112,9 @@ def fit_file(
         model.set_params(**training.sized(X))
         logits = _train(model, X, data.sets, training.seed, training.folds)
         made = {"Training": _told(model, training.folds, len(data), time.time() - began)}
-        features = None if X.ndim > 2 or data.kind == "text" else X  # near in words is not near in meaning
+        features = (
+            None if X.ndim > 2 or data.kind == "text" else X
+        )  # near in words is not near in meaning
         outputs = Outputs(data.sets, logits, True, features)
         audit, findings = _conclude(run, data, outputs, made, model.history_, rows)
         _calibrate(model, logits, audit)
@@ -110,7 +127,9 @@ def fit_file(
 def _read(file: Path, reader: dict[str, Any]) -> Dataset:
     data = read_file(file, **reader)
     if data.sets.n_classes < 2:
-        told = f"the only class is {data.sets.classes.tolist()[0]!r}. Name all classes by --classes."
+        told = (
+            f"the only class is {data.sets.classes.tolist()[0]!r}. Name all classes by --classes."
+        )
         raise InputError(f"{file}: {told}")
     return data
 
@@ -118,9 +137,13 @@ def _read(file: Path, reader: dict[str, Any]) -> Dataset:
 def _refuse_few(file: Path, n: int, folds: int) -> None:
     """Each fold needs a row."""
     if n < 2:
-        raise InputError(f"{file} holds 1 row: at least two are needed to train on one and judge the other.")
+        raise InputError(
+            f"{file} holds 1 row: at least two are needed to train on one and judge the other."
+        )
     if n < whole(folds, "folds", 2):
-        raise InputError(f"{file} holds {n} rows, too few for {folds} folds: use --folds {n}, or add rows.")
+        raise InputError(
+            f"{file} holds {n} rows, too few for {folds} folds: use --folds {n}, or add rows."
+        )
 
 
 def _train(
@@ -145,7 +168,9 @@ def _train(
     return logits
 
 
-def _calibrate(model: PartialLabelClassifier, logits: NDArray[np.float32], audit: pd.DataFrame) -> None:
+def _calibrate(
+    model: PartialLabelClassifier, logits: NDArray[np.float32], audit: pd.DataFrame
+) -> None:
     """What `predict --reject` compares with: the energies of unseen rows judged normal, largest first."""
     from candidly.scores import energy
 
@@ -155,23 +180,36 @@ def _calibrate(model: PartialLabelClassifier, logits: NDArray[np.float32], audit
 # ---- audit
 
 
-def audit_file(file: Path, probs: Path, out: Path, *, reader: dict[str, Any], rows: bool = True) -> dict[str, Any]:
+def audit_file(
+    file: Path, probs: Path, out: Path, *, reader: dict[str, Any], rows: bool = True
+) -> dict[str, Any]:
     """Judge the rows by the outputs of the user's own model, write RUN; the findings are returned."""
-    with writing(out, {"job": "audit", "file": str(file), "reader": reader, "probs": str(probs)}) as run:
+    with writing(
+        out, {"job": "audit", "file": str(file), "reader": reader, "probs": str(probs)}
+    ) as run:
         from candidly.data.outputs import read_outputs_file
 
         data = _read(file, reader)
         with memory_limit(reader.get("max_memory")):
             values, logits = read_outputs_file(probs, data)
-        made = {"Outputs": f"{probs.name} of another model, read as {'logits' if logits else 'probabilities'}"}
+        made = {
+            "Outputs": f"{probs.name} of another model, read as {'logits' if logits else 'probabilities'}"
+        }
         features = data.inputs if data.kind == "vectors" else None
-        _, findings = _conclude(run, data, Outputs(data.sets, values, logits, features), made, [], rows)
+        _, findings = _conclude(
+            run, data, Outputs(data.sets, values, logits, features), made, [], rows
+        )
         write_report(run.folder)
     return findings
 
 
 def _conclude(
-    run: Run, data: Dataset, outputs: Outputs, made: dict[str, str], history: list[dict[str, Any]], rows: bool
+    run: Run,
+    data: Dataset,
+    outputs: Outputs,
+    made: dict[str, str],
+    history: list[dict[str, Any]],
+    rows: bool,
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Audit, and write all but the model and the report."""
     from candidly.auditing.rates import estimate_rates
@@ -194,13 +232,17 @@ def _conclude(
 
 
 def _epoch(row: dict[str, Any]) -> dict[str, float]:
-    return {name: row[name] for name in ("epoch", "loss", "rate_closed", "rate_open") if name in row}
+    return {
+        name: row[name] for name in ("epoch", "loss", "rate_closed", "rate_open") if name in row
+    }
 
 
 def _made(run: Run, data: Dataset) -> dict[str, str]:
     """For the end of the report."""
     versions = run.note["versions"]
-    told = ", ".join(f"{name} {versions[name]}" for name in ("numpy", "scikit-learn", "torch", "python"))
+    told = ", ".join(
+        f"{name} {versions[name]}" for name in ("numpy", "scikit-learn", "torch", "python")
+    )
     return {
         "Command": f"candidly {run.note['config']['job']}",
         "Date": time.strftime("%Y-%m-%d %H:%M", time.localtime(run.note["started"])),
@@ -229,7 +271,9 @@ def write_audit(folder: Path, audit: pd.DataFrame, data: Dataset) -> None:
     lists = pa.ListArray.from_arrays(pa.array(sets.indptr, pa.int32()), labels)
     table = pa.Table.from_pandas(audit, preserve_index=False).append_column("candidates", lists)
     write_atomically(folder / AUDIT, lambda path: pq.write_table(table, path))
-    written = audit.round(DIGITS).assign(candidates=[joined(row, data.source.options["sep"]) for row in sets])
+    written = audit.round(DIGITS).assign(
+        candidates=[joined(row, data.source.options["sep"]) for row in sets]
+    )
     write_csv(written, folder / "audit.csv")
 
 
@@ -253,16 +297,26 @@ def _job(run: Path, *needed: str) -> dict[str, Any]:
 
 
 def predict_file(
-    run: Path, file: Path, out: Path, *, reader: dict[str, Any], reject: float | None = None, device: str = "auto"
+    run: Path,
+    file: Path,
+    out: Path,
+    *,
+    reader: dict[str, Any],
+    reject: float | None = None,
+    device: str = "auto",
 ) -> dict[str, Any]:
     """Classify the rows of a file by the model of a RUN; writes id, label and probability as CSV or Parquet."""
     note = _job(run)
     if note["config"]["job"] != "fit":
-        raise InputError(f"{run} has no model: it was written by `candidly audit`, which trains none.")
+        raise InputError(
+            f"{run} has no model: it was written by `candidly audit`, which trains none."
+        )
     verify(run, "model/inputs.json", "model/inputs.npz")
     _refuse_existing(out)
     if out.suffix not in (".csv", ".parquet"):
-        raise InputError(f"{out} is to be written: expected a name that ends with .csv or .parquet.")
+        raise InputError(
+            f"{out} is to be written: expected a name that ends with .csv or .parquet."
+        )
     from candidly.data.inputs import InputTransform
     from candidly.training.estimator import PartialLabelClassifier
 
@@ -273,7 +327,11 @@ def predict_file(
     labels, probs = model.predict(X, reject=reject), model.predict_proba(X).max(axis=1)
     _write_predictions(out, examples, labels, probs)
     values, counts = np.unique(labels.astype(str), return_counts=True)
-    return {"rows": len(examples), "out": str(out), "labels": dict(zip(values.tolist(), counts.tolist(), strict=True))}
+    return {
+        "rows": len(examples),
+        "out": str(out),
+        "labels": dict(zip(values.tolist(), counts.tolist(), strict=True)),
+    }
 
 
 def _to_predict(run: Path, file: Path, options: dict[str, Any], given: dict[str, Any]) -> Examples:
@@ -305,7 +363,9 @@ def _refuse_existing(out: Path) -> None:
         raise InputError(f"{out} exists already: choose another name, or remove it first.")
 
 
-def _write_predictions(out: Path, examples: Examples, labels: NDArray[Any], probs: NDArray[Any]) -> None:
+def _write_predictions(
+    out: Path, examples: Examples, labels: NDArray[Any], probs: NDArray[Any]
+) -> None:
     import pandas as pd
 
     texts = labels.astype(str) if labels.dtype == object else labels
@@ -318,7 +378,12 @@ def _write_predictions(out: Path, examples: Examples, labels: NDArray[Any], prob
 
 
 def export_run(
-    run: Path, out: Path, *, input_file: Path | None = None, replace: bool = False, keep_open: bool = False
+    run: Path,
+    out: Path,
+    *,
+    input_file: Path | None = None,
+    replace: bool = False,
+    keep_open: bool = False,
 ) -> dict[str, Any]:
     """Write the input once more with corrected candidate sets; the input itself stays as it is.
 
@@ -329,14 +394,20 @@ def export_run(
 
     source = _job(run, AUDIT)["source"]
     data = read_file(_input_of(run, source, input_file), **source["options"])
-    audit = pd.read_parquet(run / AUDIT, columns=["verdict", "suggested_label", "suggested_probability"])
+    audit = pd.read_parquet(
+        run / AUDIT, columns=["verdict", "suggested_label", "suggested_probability"]
+    )
     closed, is_open = ((audit["verdict"] == kind).to_numpy() for kind in ("closed", "open"))
     suggested = pd.Index(data.sets.classes.tolist()).get_indexer(audit["suggested_label"])
     tasks = data.source.format == "label-studio"
     sets = corrected(data.sets, suggested, ~is_open if tasks else closed, replace or tasks)
     keep = np.full(len(data), True) if keep_open and not tasks else ~is_open
     write_sets(data, sets, out, keep=keep, scores=audit["suggested_probability"].to_numpy())
-    counts = {"corrected": int(closed.sum()), "left_out": int((~keep).sum()), "rows": int(keep.sum())}
+    counts = {
+        "corrected": int(closed.sum()),
+        "left_out": int((~keep).sum()),
+        "rows": int(keep.sum()),
+    }
     return {"out": str(out), **counts, "notes": _moved(data, out)}
 
 
@@ -356,9 +427,15 @@ def _input_of(run: Path, source: dict[str, Any], named: Path | None) -> Path:
 def _moved(data: Dataset, out: Path) -> list[str]:
     """A table of images is read in their folder only."""
     folder = data.source.path.resolve().parent
-    if data.kind != "images" or isinstance(data.inputs, np.ndarray) or out.resolve().parent == folder:
+    if (
+        data.kind != "images"
+        or isinstance(data.inputs, np.ndarray)
+        or out.resolve().parent == folder
+    ):
         return []
-    return [f"the images of {out.name} are named as seen from {folder}: move it there to read it again."]
+    return [
+        f"the images of {out.name} are named as seen from {folder}: move it there to read it again."
+    ]
 
 
 def corrected(

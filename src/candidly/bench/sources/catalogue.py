@@ -28,7 +28,9 @@ from candidly.checks import one_of
 from candidly.errors import InputError
 
 VARIABLE = "CANDIDLY_DATA"
-UNNAMED = f"no data folder is named: pass --data-dir DIR (data_dir in Python), or set {VARIABLE}=DIR."
+UNNAMED = (
+    f"no data folder is named: pass --data-dir DIR (data_dir in Python), or set {VARIABLE}=DIR."
+)
 
 
 @dataclass(frozen=True)
@@ -175,7 +177,9 @@ SETS = {
 }
 
 
-def load_set(name: str, part: str, data_dir: str | Path | None = None) -> tuple[np.ndarray, np.ndarray]:
+def load_set(
+    name: str, part: str, data_dir: str | Path | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """(images, labels) of the part "train" or "test" of a set, found under `data_dir` or the folder CANDIDLY_DATA."""
     return find_set(name).read(require(name, part, data_dir), part)
 
@@ -223,7 +227,9 @@ def how_to_get(name: str, root: Path) -> str:
 
 def _missing(name: str, part: str, root: Path) -> str:
     chosen = SETS[name]
-    files = ", ".join(chosen.parts[part]) + "".join(f" (or with {suffix})" for suffix in chosen.suffixes if suffix)
+    files = ", ".join(chosen.parts[part]) + "".join(
+        f" (or with {suffix})" for suffix in chosen.suffixes if suffix
+    )
     folders = ", ".join(str(root / folder) for folder in chosen.folders)
     return f"{name} ({part}) is missing: looked for {files} in {folders}. {how_to_get(name, root)}"
 

@@ -17,7 +17,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from candidly.bench.sources.catalogue import Download, ImageSet, data_folder, find_set, how_to_get, load_set, locate
+from candidly.bench.sources.catalogue import (
+    Download,
+    ImageSet,
+    data_folder,
+    find_set,
+    how_to_get,
+    load_set,
+    locate,
+)
 from candidly.errors import InputError, system_reason
 
 TIMEOUT = 30.0  # seconds of silence after which a connection counts as cut
@@ -33,12 +41,16 @@ def fetch_set(name: str, data_dir: str | Path | None = None, mirror: str | None 
     chosen = find_set(name)
     root = data_folder(data_dir)
     if mirror is not None and not mirror.startswith(("http://", "https://")):
-        raise InputError(f"--mirror {mirror}: expected an address that begins with http:// or https://.")
+        raise InputError(
+            f"--mirror {mirror}: expected an address that begins with http:// or https://."
+        )
     absent = [part for part in chosen.parts if not _whole(name, part, root)]
     if not absent:
         return f"{name} is already there: {_places(chosen, root)}"
     if not chosen.downloads:
-        raise InputError(f"{name} ({', '.join(absent)}) cannot be fetched by this command. {how_to_get(name, root)}")
+        raise InputError(
+            f"{name} ({', '.join(absent)}) cannot be fetched by this command. {how_to_get(name, root)}"
+        )
     try:
         with _staging(root, name) as staging:
             for item in chosen.downloads:
@@ -85,7 +97,9 @@ def _staging(root: Path, name: str) -> Iterator[Path]:
             lock.unlink(missing_ok=True)
 
 
-def _install(item: Download, chosen: ImageSet, root: Path, staging: Path, mirror: str | None) -> None:
+def _install(
+    item: Download, chosen: ImageSet, root: Path, staging: Path, mirror: str | None
+) -> None:
     """Download one file and put it, or the folder packed in it, in its place; never replace what is there."""
     import pooch  # type: ignore[import-untyped]
 
@@ -112,7 +126,9 @@ def _download(item: Download, url: str, staging: Path) -> Path:
     pooch.get_logger().setLevel("WARNING")
     save = partial(_save, item=item)
     try:
-        return Path(pooch.retrieve(url, f"sha256:{item.sha256}", item.file, staging, downloader=save))
+        return Path(
+            pooch.retrieve(url, f"sha256:{item.sha256}", item.file, staging, downloader=save)
+        )
     except InputError:
         raise
     except HTTPError as error:
@@ -141,7 +157,9 @@ def _keep_encoding(response: Any, **_: Any) -> None:
 class LimitedFile:
     """A file that takes no more bytes than the official download has."""
 
-    def __init__(self, file: BinaryIO, url: str, item: Download, advance: Callable[[int], None]) -> None:
+    def __init__(
+        self, file: BinaryIO, url: str, item: Download, advance: Callable[[int], None]
+    ) -> None:
         self.file = file
         self.url = url
         self.item = item
@@ -194,7 +212,14 @@ def _byte_bar(item: Download) -> Iterator[Callable[[int], None]]:
         TransferSpeedColumn,
     )
 
-    columns = [TextColumn("{task.description}"), BarColumn(24), DownloadColumn(), TransferSpeedColumn()]
-    with Progress(*columns, TimeRemainingColumn(compact=True), console=Console(stderr=True)) as progress:
+    columns = [
+        TextColumn("{task.description}"),
+        BarColumn(24),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+    ]
+    with Progress(
+        *columns, TimeRemainingColumn(compact=True), console=Console(stderr=True)
+    ) as progress:
         task = progress.add_task(item.file, total=item.size)
         yield lambda count: progress.update(task, advance=count)

@@ -23,7 +23,10 @@ IDX: Parts = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
     "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
 }
-CIFAR10: Parts = {"train": tuple(f"data_batch_{i}.bin" for i in range(1, 6)), "test": ("test_batch.bin",)}
+CIFAR10: Parts = {
+    "train": tuple(f"data_batch_{i}.bin" for i in range(1, 6)),
+    "test": ("test_batch.bin",),
+}
 CIFAR100: Parts = {"train": ("train.bin",), "test": ("test.bin",)}
 SVHN: Parts = {"train": ("train_32x32.mat",), "test": ("test_32x32.mat",)}
 IMAGENET32: Parts = {"train": ("train_data_batch_*.npz",), "test": ("val_data.npz",)}
@@ -37,7 +40,9 @@ def read_idx(path: str | Path) -> np.ndarray:
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise InputError(f"{path} is not a whole gzip file ({error}). Fetch it again.") from error
     if len(data) < 4 or data[:3] != bytes([0, 0, IDX_BYTES]):
-        raise InputError(f"{path} begins with {data[:4].hex(' ')}, not with 00 00 08: it is no idx file of bytes.")
+        raise InputError(
+            f"{path} begins with {data[:4].hex(' ')}, not with 00 00 08: it is no idx file of bytes."
+        )
     start = 4 + 4 * data[3]
     if len(data) < start:
         raise InputError(f"{path} ends within its header of {start} bytes. Fetch it again.")
@@ -54,12 +59,16 @@ def find_idx(folder: str | Path, name: str) -> Path:
     for path in (Path(folder) / name, Path(folder) / f"{name}.gz"):
         if path.exists():
             return path
-    raise InputError(f"{Path(folder) / name} is missing, and so is {name}.gz: is this the folder of the idx files?")
+    raise InputError(
+        f"{Path(folder) / name} is missing, and so is {name}.gz: is this the folder of the idx files?"
+    )
 
 
 def idx_images(folder: str | Path, part: str, classes: int = 10) -> tuple[np.ndarray, np.ndarray]:
     """(images, labels) of the part "train" or "test" (also called "t10k") of an MNIST-like folder."""
-    image_path, label_path = (find_idx(folder, name) for name in _names(IDX, "test" if part == "t10k" else part))
+    image_path, label_path = (
+        find_idx(folder, name) for name in _names(IDX, "test" if part == "t10k" else part)
+    )
     images = _pixels(image_path, "the array", read_idx(image_path), (None, None, None))
     return images, _labels(label_path, read_idx(label_path), len(images), range(classes))
 
@@ -74,7 +83,9 @@ def cifar100(folder: str | Path, part: str) -> tuple[np.ndarray, np.ndarray]:
     return _cifar(folder, _names(CIFAR100, part), (20, 100))
 
 
-def _cifar(folder: str | Path, names: tuple[str, ...], classes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+def _cifar(
+    folder: str | Path, names: tuple[str, ...], classes: tuple[int, ...]
+) -> tuple[np.ndarray, np.ndarray]:
     """CIFAR's binary layout; a record is one byte for each kind of label, the last of which counts, and the planes."""
     images, labels = [], []
     for path in (_existing(Path(folder) / name) for name in names):
@@ -84,7 +95,10 @@ def _cifar(folder: str | Path, names: tuple[str, ...], classes: tuple[int, ...])
                 f"{path} has {len(data)} bytes, which is no multiple of {width}: it is cut short. Fetch it again."
             )
         records = data.reshape(-1, width)
-        kinds = [_labels(path, records[:, i], len(records), range(count)) for i, count in enumerate(classes)]
+        kinds = [
+            _labels(path, records[:, i], len(records), range(count))
+            for i, count in enumerate(classes)
+        ]
         images.append(_from_planes(records[:, len(classes) :]))
         labels.append(kinds[-1])
         if len(records) != len(labels[0]):
@@ -109,11 +123,17 @@ def svhn(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
 def imagenet32(folder: str | Path, part: str) -> tuple[np.ndarray, np.ndarray]:
     """(images, labels) of all batches of "train", or of "test" (the validation images); class 1 of the files is 0."""
     (pattern,) = _names(IMAGENET32, part)
-    paths = sorted(Path(folder).glob(pattern), key=lambda path: (len(path.name), path.name))  # 10 comes after 9
+    paths = sorted(
+        Path(folder).glob(pattern), key=lambda path: (len(path.name), path.name)
+    )  # 10 comes after 9
     if not paths:
-        raise InputError(f"{Path(folder) / pattern} is missing: is this the folder of ImageNet32's npz files?")
+        raise InputError(
+            f"{Path(folder) / pattern} is missing: is this the folder of ImageNet32's npz files?"
+        )
     labels = [_labels(path, _npz_array(path, "labels"), None, range(1, 1001)) - 1 for path in paths]
-    images = np.empty((sum(map(len, labels)), 32, 32, 3), np.uint8)  # 3.9 GB for the whole set: only once in memory
+    images = np.empty(
+        (sum(map(len, labels)), 32, 32, 3), np.uint8
+    )  # 3.9 GB for the whole set: only once in memory
     start = 0
     for path, batch in zip(paths, labels, strict=True):
         data = _pixels(path, "data", _npz_array(path, "data"), (len(batch), PLANES))
@@ -152,20 +172,28 @@ def _from_planes(planes: np.ndarray) -> np.ndarray:
 
 def _pixels(path: Path, name: str, array: np.ndarray, shape: tuple[int | None, ...]) -> np.ndarray:
     """`array`, if it holds bytes in the expected shape; None stands for any size."""
-    fits = array.ndim == len(shape) and all(want in (None, size) for want, size in zip(shape, array.shape, strict=True))
+    fits = array.ndim == len(shape) and all(
+        want in (None, size) for want, size in zip(shape, array.shape, strict=True)
+    )
     if array.dtype != np.uint8 or not fits or not array.size:
         expected = ", ".join("any" if size is None else str(size) for size in shape)
-        raise InputError(f"{path}: {name} is {array.dtype} {array.shape}, but images are uint8 ({expected}).")
+        raise InputError(
+            f"{path}: {name} is {array.dtype} {array.shape}, but images are uint8 ({expected})."
+        )
     return array
 
 
 def _labels(path: Path, labels: np.ndarray, count: int | None, allowed: range) -> np.ndarray:
     """`labels` as int64, if they are `count` integers in the allowed range; None stands for any count but zero."""
     if labels.ndim != 1 or labels.dtype.kind not in "iu" or not labels.size:
-        raise InputError(f"{path}: the labels are {labels.dtype} {labels.shape}, expected a row of integers.")
+        raise InputError(
+            f"{path}: the labels are {labels.dtype} {labels.shape}, expected a row of integers."
+        )
     if count not in (None, len(labels)):
         raise InputError(f"{path}: {len(labels)} labels for {count} images.")
     low, high = int(labels.min()), int(labels.max())
     if low not in allowed or high not in allowed:
-        raise InputError(f"{path}: labels from {low} to {high}, expected {allowed[0]} to {allowed[-1]}.")
+        raise InputError(
+            f"{path}: labels from {low} to {high}, expected {allowed[0]} to {allowed[-1]}."
+        )
     return labels.astype(np.int64)
