@@ -28,7 +28,8 @@ from candidly.cli import heap
 from candidly.kinds import Rates
 from candidly.methods.ooc import OOC
 from candidly.scores import wooden_losses
-from candidly.selection import blocks, score, select
+from candidly.blocks import row_blocks
+from candidly.selection import score, select
 from pairs import paired_ratio, seconds
 
 
@@ -75,10 +76,10 @@ def parts(n: int = 1_000_000, c: int = 100, turns: int = 9) -> dict[str, float]:
         "rankings": lambda: select(*scores, rates),
         "scores by torch alone": lambda: without_loops(scored),
         "log-softmax": lambda: [
-            logits[rows].log_softmax(1) is None for rows in blocks(n, c)
+            logits[rows].log_softmax(1) is None for rows in row_blocks(n, c)
         ],  # nothing is kept
         "wooden losses": lambda: [
-            wooden_losses(log_probs[rows], candidates[rows]) for rows in blocks(n, c)
+            wooden_losses(log_probs[rows], candidates[rows]) for rows in row_blocks(n, c)
         ],
     }
     with heap.kept():

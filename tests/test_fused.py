@@ -29,7 +29,7 @@ def loops(monkeypatch):
     """Loops for few entries too, in blocks of a few rows; how often they were called."""
     calls, plain = [], fused.wooden_losses
     monkeypatch.setattr(selection, "LARGE", 1)
-    monkeypatch.setattr(selection, "BLOCK", 64)
+    monkeypatch.setattr("candidly.blocks.ENTRIES", 64)
     monkeypatch.setattr(
         fused,
         "wooden_losses",

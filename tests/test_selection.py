@@ -208,7 +208,7 @@ def test_scoring_in_blocks_changes_nothing(make, block, monkeypatch):
         make(np.tile([[True, False, True], [False, True, True]], (20, 1))),
     )
     whole = score(logits, cand)
-    monkeypatch.setattr("candidly.selection.BLOCK", block)
+    monkeypatch.setattr("candidly.blocks.ENTRIES", block)
     for part, expected in zip(score(logits, cand), whole, strict=True):
         np.testing.assert_array_equal(part, expected)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -12,14 +12,12 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace, device
 
+from candidly.blocks import row_blocks
 from candidly.checks import as_numpy, number, whole
 from candidly.errors import InputError
 from candidly.kinds import Rates, Selection
 from candidly.scores import LOSSES, Array, doubt, energy, log_softmax, margin, surprise
 
-BLOCK = (
-    1 << 20
-)  # entries scored together: their temporary arrays stay in the cache, and threads have enough to do
 LARGE = 1 << 23  # entries for which compiled loops are worth half a second of compilation
 SAMPLE = 1 << 14  # values that tell roughly where a ranking is cut
 OPEN_SCORES = ("surprise", "confidence", "energy")
@@ -69,17 +67,11 @@ def score_blocks(
         for kind, values in enumerate(sides(*block(rows), losses, openness)):
             found[kind, rows] = values
 
-    list(each(work, blocks(*like.shape)))
+    list(each(work, row_blocks(*like.shape)))
     inside, outside, open_score = found
     return margin(inside, outside), surprise(
         inside, outside
     ) if openness == "surprise" else open_score
-
-
-def blocks(n: int, c: int) -> Iterator[slice]:
-    """Slices of the rows of an (n, c) array that the cache can hold; one at least."""
-    step = max(1, BLOCK // c)
-    return (slice(start, start + step) for start in range(0, max(1, n), step))
 
 
 def _sides(

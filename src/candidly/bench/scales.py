@@ -151,7 +151,7 @@ SCALES = {
             "10,000 images of Fashion-MNIST, MNIST as the open world, a small convolutional net: two minutes a run",
             "fashion-mnist",
             ("mnist",),
-            "conv",
+            "fastconv",
             "fast",
             {"epochs": 15},
             {"widths": [16, 32, 64]},

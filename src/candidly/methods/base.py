@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from candidly.blocks import row_blocks
 from candidly.kinds import Rates, Selection
 from candidly.scores import uniform_targets
-from candidly.selection import blocks
 from candidly.tensors.bits import Bits
 
 HALF_BEYOND = 1 << 28
@@ -118,7 +118,7 @@ def uniform_confidence(candidates: Tensor) -> Tensor:
     confidence = torch.empty(
         candidates.shape, dtype=state_dtype(candidates.shape), device=candidates.device
     )
-    for rows in blocks(*candidates.shape):
+    for rows in row_blocks(*candidates.shape):
         confidence[rows] = uniform_targets(candidates[rows], torch.get_default_dtype()).to(
             confidence
         )
