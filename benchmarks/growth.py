@@ -60,14 +60,14 @@ def report_job(n: int) -> Callable[[], Any]:
     """From an audit to the page; the scripts are bundled before, as on any machine that has made a report."""
     from candidly import audit, estimate_rates
     from candidly.auditing.evidence import Outputs
-    from candidly.auditing.findings import gather
+    from candidly.auditing.findings import collect_findings
     from candidly.report.build import javascript, render
 
     sets, logits = outputs(n)
     estimate = estimate_rates(sets, logits=logits)
     table = audit(sets, logits=logits, rates=estimate)
     javascript()
-    return lambda: render(gather(Outputs(sets, logits, logits=True), table, estimate))
+    return lambda: render(collect_findings(Outputs(sets, logits, logits=True), table, estimate))
 
 
 JOBS = {"corrupt": corrupt_job, "audit": audit_job, "report": report_job}

@@ -28,11 +28,11 @@ from candidly.auditing.mixture import (
 )
 from candidly.auditing.rates import (
     RatesEstimate,
-    _astray,
+    _mismatch_note,
     _bounds,
     _estimate,
     _weight_of_open,
-    lured,
+    ranking_excess,
     sample,
     study,
 )
@@ -119,7 +119,7 @@ def test_logits_and_probabilities_say_the_same():
     rows = slice(0, 200)
     a = observe(read_outputs(sets, None, logits + 7, None), rows, None)
     b = observe(read_outputs(sets, probabilities(logits), None, None), rows, None)
-    for name in ("hit", "rest", "inside", "outside", "label_in", "label_out", "doubt", "spread"):
+    for name in ("hit", "rest", "best_in", "best_out", "label_in", "label_out", "doubt", "spread"):
         np.testing.assert_allclose(getattr(a, name), getattr(b, name), atol=1e-9)
     energy = -np.log(np.exp(logits + 7).sum(axis=1))
     np.testing.assert_allclose(a.scores, np.stack([b.doubt, energy], axis=1))
@@ -321,7 +321,7 @@ def test_support_is_the_likelihood_of_contents_given_sizes():
     joint, _, _ = explain(mixture, seen, X, seen.rest[mixture.power])
     total = 0.0
     for i, size in enumerate(seen.sizes):
-        w = 1 / (1 + math.exp(-X[i] @ mixture.openness))
+        w = 1 / (1 + math.exp(-X[i] @ mixture.open_weights))
         total += math.log(joint[:, i].sum()) - math.log((1 - w) + w * mixture.size_odds[size])
     assert support(mixture, found.without, seen) == pytest.approx(total - found.without.fit)
 
@@ -342,7 +342,7 @@ def test_candidates_that_follow_the_ranking_are_told_and_bounded():
     assert found.closed_interval[0] == found.open_interval[0] == 0
     blind, logits, _ = made(2000, tau1=0.1, tau2=0.1)
     around = study(read_outputs(blind, None, logits, None))
-    assert abs(lured(around.mixture, around.seen)) < 3.5
+    assert abs(ranking_excess(around.mixture, around.seen)) < 3.5
     assert not any("ranking" in note for note in around.estimate.notes)
 
 
@@ -463,14 +463,14 @@ def test_bounds_where_candidates_follow_the_ranking(mixed, monkeypatch):
     most = share + 1.645 * spread / len(missed) ** 0.5 + 0.015
     hidden = most / (1 - sum(seen.sizes) / len(seen.sizes) / c)
     np.testing.assert_allclose(_bounds(seen, c), [most, hidden, hidden])
-    monkeypatch.setattr("candidly.auditing.rates.lured", lambda *args: 3.6)
+    monkeypatch.setattr("candidly.auditing.rates.ranking_excess", lambda *args: 3.6)
     bounded = intervals(_estimate([found.mixture, found.without], 1.0, seen, c))
     high = np.maximum(limits(found.mixture, seen)[1], [most, hidden, hidden])
     np.testing.assert_allclose(bounded, [np.zeros(3), np.clip(high, 0, 1)])
     monkeypatch.setattr("candidly.auditing.rates._bounds", lambda *args: np.zeros(3))
     bounded = intervals(_estimate([found.mixture, found.without], 1.0, seen, c))
     np.testing.assert_allclose(bounded[1], np.clip(limits(found.mixture, seen)[1], 0, 1))
-    monkeypatch.setattr("candidly.auditing.rates.lured", lambda *args: 3.4)
+    monkeypatch.setattr("candidly.auditing.rates.ranking_excess", lambda *args: 3.4)
     assert intervals(_estimate([found.mixture, found.without], 1.0, seen, c))[0].min() > 0
 
 
@@ -484,7 +484,7 @@ def test_lured_equals_the_naive_loop(mixed):
         right = joint[0, i] / sum(joint[:, i]) * (a[i] / inside[i] if seen.hit[i] == 1 else 0)
         excess.append(right * (seen.rest[POWERS.index(1.0), i] - seen.chance[i]))
     expected = sum(excess) / math.sqrt(sum(x * x for x in excess))
-    assert lured(mixture, seen) == pytest.approx(expected)
+    assert ranking_excess(mixture, seen) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("gain", [0.0, 3.0, 9.0, 20.0])
@@ -515,10 +515,10 @@ def test_the_model_is_astray_if_it_hits_no_more_often_than_chance():
         hit = np.repeat([1.0, 0.0], [n_hits, n - n_hits])
         return seen_of([([0.5, 0.5], [0])])._replace(hit=hit, sizes=np.full(n, size))
 
-    assert "in 32% of the rows; any class would be in 25%" in _astray(hits(32), 4)
-    assert _astray(hits(33), 4) is None
-    assert _astray(hits(20, n=99), 4) is None  # too few rows
-    assert _astray(hits(90, size=19), 20) is None  # hardly any class is left out
+    assert "in 32% of the rows; any class would be in 25%" in _mismatch_note(hits(32), 4)
+    assert _mismatch_note(hits(33), 4) is None
+    assert _mismatch_note(hits(20, n=99), 4) is None  # too few rows
+    assert _mismatch_note(hits(90, size=19), 20) is None  # hardly any class is left out
 
 
 def test_shares_of_few_rows_are_drawn_towards_none():
@@ -605,7 +605,7 @@ def test_an_estimate_can_be_passed_on():
 def naive_opinion(p, members, mixture, odds):
     """(normal, closed, open, right_in, right_out) of one row by loops; a and w are constant."""
     c, power = len(p), POWERS[mixture.power]
-    a, w = (1 / (1 + math.exp(-theta[0])) for theta in (mixture.accuracy, mixture.openness))
+    a, w = (1 / (1 + math.exp(-theta[0])) for theta in (mixture.accuracy, mixture.open_weights))
     best = max(range(c), key=lambda j: (p[j], j in members))
     rest = sum(p[j] ** power for j in range(c) if j != best)
     truth = []  # P(truth = j) of a known row
@@ -645,7 +645,7 @@ def even_handed(c, power, **changes):
 @pytest.mark.parametrize("power", range(len(POWERS)))
 @pytest.mark.parametrize("odds", [[1.0, 1.0, 1.0], [0.5, 2.0, 0.1]])
 def test_opinions_equal_the_naive_loop(power, odds):
-    theta = {"accuracy": np.array([1.2, 0]), "openness": np.array([-0.7, 0])}
+    theta = {"accuracy": np.array([1.2, 0]), "open_weights": np.array([-0.7, 0])}
     sizes = np.array([1.0, 1.3, 0.8, 0.6])
     mixture = even_handed(3, power, floor=0.1, closed=0.25, size_odds=sizes, **theta)
     seen, judge = seen_of(ROWS), Judge(mixture, 1.0, np.array(odds))
@@ -655,7 +655,7 @@ def test_opinions_equal_the_naive_loop(power, odds):
 
 
 def test_a_suggestion_is_of_the_likelier_side_and_has_its_chance_to_be_right():
-    theta = {"accuracy": np.array([1.2, 0]), "openness": np.array([-0.7, 0])}
+    theta = {"accuracy": np.array([1.2, 0]), "open_weights": np.array([-0.7, 0])}
     mixture = even_handed(3, 1, floor=0.1, **theta)
     kinds, suggestion = judge_rows([Judge(mixture, 1.0, np.ones(3))], seen_of(ROWS), POWERS)
     for i, (p, members) in enumerate(ROWS):
@@ -671,7 +671,7 @@ def test_plain_opinions_are_blended_in():
     seen = seen_of([([0.6, 0.4], [0]), ([0.8, 0.2], [1])])
     judges = [Judge(even_handed(2, 2), 1.0, np.ones(3))]
     np.testing.assert_allclose(judge_rows(judges, seen, POWERS)[0], [[0.5, 0.5, 0], [0.5, 0.5, 0]])
-    kinds, suggestion = judge_rows(judges, seen, POWERS, plainly=0.25)
+    kinds, suggestion = judge_rows(judges, seen, POWERS, raw_weight=0.25)
     np.testing.assert_allclose(kinds, [[0.525, 0.475, 0], [0.425, 0.575, 0]])
     np.testing.assert_allclose(suggestion, [[0, 0.525], [0, 0.575]])  # each side is one class
 
@@ -687,7 +687,7 @@ def test_of_equal_sides_the_candidate_is_suggested():
 @pytest.mark.parametrize(("kind", "row"), [(0, [1]), (1, [0]), (2, [0])])
 def test_rounding_rules_no_kind_out(kind, row):
     """Not even of a model that never errs and an open share of 0, to the last bit."""
-    never = {"accuracy": np.array([800.0, 0]), "openness": np.array([-800.0, 0])}
+    never = {"accuracy": np.array([800.0, 0]), "open_weights": np.array([-800.0, 0])}
     judge = Judge(even_handed(2, 2, **never), 1.0, np.eye(3)[kind])  # all rows are of this kind
     kinds, _ = judge_rows([judge], seen_of([([1.0, 0.0], row)]), POWERS)
     np.testing.assert_array_equal(kinds, np.eye(3)[[kind]])
@@ -707,7 +707,7 @@ def test_given_rates_choose_the_mixture_that_can_have_them(mixed):
     for rates, mixture in ((Rates(0.2, 0.0), found.without), (Rates(0.2, 0.1), found.mixture)):
         (judge,) = make_judges(found, rates)
         assert judge.weight == 1
-        assert (judge.mixture.openness is None) == (mixture.openness is None)
+        assert (judge.mixture.open_weights is None) == (mixture.open_weights is None)
         assert judge.mixture.accuracy is mixture.accuracy
 
 
@@ -719,11 +719,11 @@ def test_a_mixture_counts_by_its_weight(mixed):
     assert len(make_judges(found._replace(weight=0.9995))) == 1
 
 
-@pytest.mark.parametrize(("n", "plainly"), [(99, 10 / 109), (100, 0.0)])
-def test_raw_outputs_count_for_ten_rows_among_few(n, plainly):
+@pytest.mark.parametrize(("n", "raw_weight"), [(99, 10 / 109), (100, 0.0)])
+def test_raw_outputs_count_for_ten_rows_among_few(n, raw_weight):
     sets, logits, _ = made(n, tau1=0.3)
     found = study(read_outputs(sets, None, logits, None))
-    expected, _ = judge_rows(make_judges(found), found.seen, POWERS, plainly)
+    expected, _ = judge_rows(make_judges(found), found.seen, POWERS, raw_weight)
     table = audit(sets, logits=logits)
     np.testing.assert_allclose(table[["p_normal", "p_closed", "p_open"]], expected)
 
@@ -746,7 +746,7 @@ def test_blocks_and_memory_maps_change_nothing(block, tmp_path, monkeypatch):
     monkeypatch.setattr("candidly.auditing.rates.SAMPLE", 400)
     whole = audit(sets, logits=logits, features=X)
     np.save(tmp_path / "logits.npy", logits)
-    monkeypatch.setattr("candidly.auditing.evidence.BLOCK", block)
+    monkeypatch.setattr("candidly.blocks.ENTRIES", block)
     mapped = np.load(tmp_path / "logits.npy", mmap_mode="r")
     pd.testing.assert_frame_equal(audit(sets, logits=mapped, features=X), whole)
 

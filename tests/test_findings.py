@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from candidly.auditing.evidence import Outputs
-from candidly.auditing.findings import CLASSES, CURVE, POINTS, SUSPECTS, gather
+from candidly.auditing.findings import CLASSES, CURVE, POINTS, SUSPECTS, collect_findings
 from candidly.auditing.rates import RatesEstimate
 from candidly.cli.summary import render
 from candidly.metrics import audit_quality
@@ -50,7 +50,7 @@ def small():
 
 def test_facts_by_hand(small):
     sets, probs, _, audit = small
-    facts = gather(
+    facts = collect_findings(
         Outputs(sets, probs, logits=False), audit, ESTIMATE, truth=np.array([0, 0, 0, -1])
     )
     assert facts["shares"]["outside"] == {"share": 0.3, "low": 0.2, "high": 0.4}
@@ -80,7 +80,9 @@ def test_facts_by_hand(small):
 def test_a_row_that_may_be_closed_suggests_a_label_outside_its_set():
     sets = CandidateSets([["a"], ["a"]], classes=["a", "b"])
     audit = table(sets, [[0.6, 0.4, 0], [0.9, 0.1, 0]], [0, 0])
-    facts = gather(Outputs(sets, np.array([[0.5, 0.5], [0.9, 0.1]]), logits=False), audit, ESTIMATE)
+    facts = collect_findings(
+        Outputs(sets, np.array([[0.5, 0.5], [0.9, 0.1]]), logits=False), audit, ESTIMATE
+    )
     entry, unlikely = facts["suspects"]["closed"]
     assert (unlikely["id"], unlikely["p_closed"]) == (1, 0.1)
     assert (entry["verdict"], entry["suggestion"], entry["candidates"]) == ("normal", "b", ["a"])
@@ -92,7 +94,9 @@ def test_a_row_that_may_be_closed_suggests_a_label_outside_its_set():
 def test_the_terminal_says_how_many_rows_there_are():
     sets = CandidateSets([["a"]] * 9, classes=["a", "b"])
     audit = table(sets, [[0.1, 0.9, 0]] * 7 + [[0.6, 0.3, 0.1], [0.2, 0.1, 0.7]], [1] * 9)
-    text = summary_of(gather(Outputs(sets, np.full((9, 2), 0.5), logits=False), audit, ESTIMATE))
+    text = summary_of(
+        collect_findings(Outputs(sets, np.full((9, 2), 0.5), logits=False), audit, ESTIMATE)
+    )
     assert "The truth is probably another class: 5 of 7\n" in text
     assert "Probably none of the classes: 1 of 1\n" in text
     assert text.count("P(closed) = 0.90") == 5
@@ -119,8 +123,8 @@ def summary_of(facts):
 
 def test_logits_say_the_same_as_their_probabilities(small):
     sets, probs, _, audit = small
-    by_probs = gather(Outputs(sets, probs, logits=False), audit, ESTIMATE)
-    by_logits = gather(Outputs(sets, np.log(probs) + 7, logits=True), audit, ESTIMATE)
+    by_probs = collect_findings(Outputs(sets, probs, logits=False), audit, ESTIMATE)
+    by_logits = collect_findings(Outputs(sets, np.log(probs) + 7, logits=True), audit, ESTIMATE)
     assert by_logits["suspects"] == by_probs["suspects"]
     assert by_logits["class_table"][0]["missed"] == pytest.approx(
         by_probs["class_table"][0]["missed"]
@@ -159,7 +163,7 @@ def test_nothing_grows_with_the_rows():
     audit = table(
         sets, kinds, rng.integers(c, size=n), ids=[f"a very long name {i:090}" for i in range(n)]
     )
-    facts = gather(
+    facts = collect_findings(
         Outputs(sets, rng.normal(size=(n, c)).astype(np.float32), logits=True), audit, ESTIMATE
     )
     assert len(facts["points"]) == POINTS

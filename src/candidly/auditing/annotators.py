@@ -1,4 +1,4 @@
-"""How reliable each annotator is: tallied from the answers, and from where the truth of each row probably lies."""
+"""How reliable each annotator is, from the answers and from where the truth probably lies."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ class AnnotatorTally:
     ) -> None:
         self.names, self.who = _most_active(answers)
         order = np.argsort(answers.row, kind="stable")
-        self.row, self.who, self.sets = answers.row[order], self.who[order], answers.sets[order]
-        shape = len(self.names)
-        self.outside, self.missed, self.due = (
-            np.zeros(shape),
-            np.zeros((shape, n_classes)),
-            np.zeros((shape, n_classes)),
-        )
+        self.row = answers.row[order]
+        self.who = self.who[order]
+        self.sets = answers.sets[order]
+        self.outside = np.zeros(len(self.names))
+        self.missed = np.zeros((len(self.names), n_classes))
+        self.due = np.zeros((len(self.names), n_classes))
         self.truth = truth
 
     def add(self, block: slice, posterior: NDArray[Any]) -> None:
-        """posterior: (b, c), see `auditing.posterior`; what is missing from a row's sum belongs to no class."""
+        """Add a block of rows by their class posterior (b, c), see `auditing.posterior`."""
         mine = slice(*np.searchsorted(self.row, (block.start, block.stop)).tolist())
         if mine.start == mine.stop:
             return
-        given, q = self.sets.dense(mine), posterior[self.row[mine] - block.start]
+        given = self.sets.dense(mine)
+        q = posterior[self.row[mine] - block.start]
         each = sparse.csr_array(
             (np.ones(len(q)), (self.who[mine], np.arange(len(q)))), (len(self.names), len(q))
         )
@@ -48,21 +48,23 @@ class AnnotatorTally:
         self.due += each @ q
 
     def table(self, classes: list[Any]) -> list[dict[str, Any]]:
-        """One entry an annotator, the least reliable first."""
+        """Make one entry per annotator, the least reliable first."""
         counts = np.bincount(self.who, minlength=len(self.names))
         widths = np.bincount(self.who, self.sets.sizes, minlength=len(self.names)) / counts
-        found = self._found()
+        true_shares = self._true_shares()
         entries = []
         for k, name in enumerate(self.names):
             share = float(np.clip(self.outside[k] / counts[k], 0, 1))
             low, high = wilson(share, int(counts[k]))
             entry = {"name": name, "answers": int(counts[k]), "width": float(widths[k])}
             entry |= {"outside": share, "low": low, "high": high, "missed": self._worst(k, classes)}
-            entries.append(entry | ({} if found is None else {"true_outside": found[k]}))
+            if true_shares is not None:
+                entry["true_outside"] = true_shares[k]
+            entries.append(entry)
         return sorted(entries, key=lambda entry: -entry["outside"])
 
     def _worst(self, k: int, classes: list[Any]) -> list[dict[str, Any]]:
-        """The classes that this annotator most often leaves out where they are probably the truth."""
+        """The classes that this annotator most often omits although they are likely the truth."""
         top = np.argsort(-self.missed[k], kind="stable")[:MISSED]
         return [
             {
@@ -74,8 +76,8 @@ class AnnotatorTally:
             if self.missed[k, j] >= 0.5
         ]
 
-    def _found(self) -> list[float | None] | None:
-        """The share of each one's answers without the truth, where that is known; None if it is nowhere."""
+    def _true_shares(self) -> list[float | None] | None:
+        """The share of each one's answers without the truth, if any truth is known."""
         if self.truth is None or not (self.truth != UNKNOWN).any():
             return None
         truth = self.truth[self.row]

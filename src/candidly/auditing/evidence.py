@@ -1,8 +1,8 @@
-"""What a model's outputs say of each candidate set: a few numbers per row, gathered in one pass over blocks of rows.
+"""What a model's outputs say of each candidate set: a few numbers per row, in one pass over blocks.
 
-Everything is relative to the row's best class: r_j = p_j / max p, so that logits need one exp and nothing underflows.
-Of probabilities only the sums and the members are divided by it: passes over all classes are what costs.
-Sets of any size cost only their members: they are read as CSR.
+Everything is relative to the row's best class: r_j = p_j / max p, so that logits need one exp and
+nothing underflows. Of probabilities only the sums and the members are divided by it: passes over
+all classes are what costs. Sets of any size cost only their members: they are read as CSR.
 """
 
 from __future__ import annotations
@@ -15,17 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from candidly.blocks import row_blocks
 from candidly.checks import as_numpy
 from candidly.errors import InputError
 from candidly.sets import CandidateSets
 
-BLOCK = 1 << 20  # entries looked at together: the fastest of 2^16 to 2^20
-POWERS = (
-    0.25,
-    0.5,
-    1.0,
-    2.0,
-)  # how sharply the model ranks the classes after the best: powers by sqrt
+# How sharply the model ranks the classes after the best: powers of two, computed by square roots.
+POWERS = (0.25, 0.5, 1.0, 2.0)
 TOLERANCE = 0.01  # by which the probabilities of a row may miss 1
 FLOATS = (np.float32, np.float64)
 NEIGHBOURS = 30  # rows that vote
@@ -40,18 +36,18 @@ class Observed(NamedTuple):
     hit: Floats  # is the best class a candidate? 1/2 where a candidate and another class tie
     rest: Floats  # (powers, n) share of the other classes' weight p^power that lies on candidates
     chance: Floats  # the same share if the other classes weighed the same
-    inside: Floats  # r of the best candidate
-    outside: Floats  # r of the best non-candidate; 0 if there is none
+    best_in: Floats  # r of the best candidate
+    best_out: Floats  # r of the best non-candidate; 0 if there is none
     label_in: NDArray[np.int64]  # the best candidate
     label_out: NDArray[np.int64]  # the best non-candidate
     doubt: Floats  # -log max p
     spread: Floats  # (powers, n) sum of r^power over all classes but the best one
-    scores: Floats  # (n, d) what may tell open rows: doubt, energy of logits, votes of neighbours
+    scores: Floats  # (n, d) signs of open rows: doubt, energy of logits, votes of neighbours
 
 
 @dataclass(frozen=True, eq=False)
 class Outputs:
-    """Candidate sets and a model's outputs for the same rows, with shapes checked; values are checked when read."""
+    """Candidate sets and a model's outputs for the same rows. Values are checked when read."""
 
     sets: CandidateSets
     values: Any  # (n, c) probabilities or logits: array or memory map, never copied as a whole
@@ -64,37 +60,37 @@ class Outputs:
     @property
     def score_names(self) -> tuple[str, ...]:
         """The columns of `Observed.scores`."""
-        return (
-            "doubt",
-            *(("energy",) if self.logits else ()),
-            *(("votes",) if self.has_features else ()),
-        )
+        energy = ("energy",) if self.logits else ()
+        votes = ("votes",) if self.has_features else ()
+        return ("doubt", *energy, *votes)
 
     @property
     def has_features(self) -> bool:
         return self.features is not None
 
     def scratch(self) -> Floats:
-        """Room for the temporary arrays of a block: fresh memory for each would cost more than the arithmetic."""
+        """Allocate the arrays of a block once: fresh memory costs more than arithmetic."""
         kind = self.values.dtype if self.values.dtype in FLOATS else np.float32
-        return np.empty((2, max(1, BLOCK // self.sets.n_classes), self.sets.n_classes), dtype=kind)
+        rows = next(self.blocks()).stop  # no block is longer than the first
+        return np.empty((2, rows, self.sets.n_classes), dtype=kind)
 
     def blocks(self) -> Iterator[slice]:
-        """Slices of consecutive rows, about `BLOCK` entries each."""
-        step = max(1, BLOCK // self.sets.n_classes)
-        return (slice(start, min(start + step, len(self))) for start in range(0, len(self), step))
+        """Slices of consecutive rows."""
+        return row_blocks(*self.sets.shape)
 
 
 def few_threads(outputs: Outputs) -> AbstractContextManager[object]:
-    """One thread for products of small matrices: on a busy machine two of them would wait for each other most of the
-    time. Neighbours are worth more."""
+    """Use one thread for products of small matrices; neighbours are worth more.
+
+    On a busy machine two threads would wait for each other most of the time.
+    """
     from threadpoolctl import threadpool_limits
 
     return threadpool_limits(None if outputs.has_features else 1, "blas")
 
 
 def read_outputs(candidates: Any, probs: Any, logits: Any, features: Any) -> Outputs:
-    """The arguments of an audit as one object, after a look at their shapes."""
+    """Check the shapes of an audit's arguments and return them as one object."""
     if (probs is None) == (logits is None):
         raise InputError(
             "expected either probs or logits, the model's outputs (n, c), and not both."
@@ -102,22 +98,25 @@ def read_outputs(candidates: Any, probs: Any, logits: Any, features: Any) -> Out
     sets = candidates if isinstance(candidates, CandidateSets) else CandidateSets(candidates)
     if sets.n_classes < 2:
         raise InputError(
-            f"there is only the class {sets.classes.tolist()[0]!r}: expected at least 2, or no set can be wrong."
+            f"there is only the class {sets.classes.tolist()[0]!r}: expected at least 2, or no set "
+            "can be wrong."
         )
     name, values = ("probs", probs) if logits is None else ("logits", logits)
     values = _numbers(_in_order(values, sets.classes.tolist(), name), name)
     if values.shape != sets.shape:
         raise InputError(
-            f"{name} has shape {values.shape}, but there are {len(sets)} candidate sets over {sets.n_classes} classes: "
-            f"expected {sets.shape}, columns in the order of the classes. A class that no set names must be in the "
-            "class list too: CandidateSets(sets, classes=...)."
+            f"{name} has shape {values.shape}, but there are {len(sets)} candidate sets over "
+            f"{sets.n_classes} classes: expected {sets.shape}, columns in the order of the "
+            "classes. A class that no set names must be in the class list too: "
+            "CandidateSets(sets, classes=...)."
         )
     if features is None:
         return Outputs(sets, values, logits is not None)
     features = _numbers(features, "features")
     if features.ndim != 2 or len(features) != len(sets):
         raise InputError(
-            f"features has shape {features.shape}: expected a row of numbers for each of {len(sets)} rows."
+            f"features has shape {features.shape}: expected a row of numbers for each of "
+            f"{len(sets)} rows."
         )
     return Outputs(sets, values, logits is not None, features)
 
@@ -131,7 +130,8 @@ def _in_order(values: Any, classes: list[Any], name: str) -> Any:
     if columns == list(range(len(classes))):
         return values
     raise InputError(
-        f"{name} has the columns {columns}, but the classes are {classes}: expected a column for each."
+        f"{name} has the columns {columns}, but the classes are {classes}: expected a column for "
+        "each."
     )
 
 
@@ -144,7 +144,7 @@ def _numbers(values: Any, name: str) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """Rows that others are compared with: standardised features, and an even vote for each candidate."""
+    """Rows that others are compared with: standardised features, one vote split by candidates."""
 
     rows: NDArray[np.int64]
     mean: Floats
@@ -177,22 +177,22 @@ def observe(
     powers: tuple[float, ...] = POWERS,
     scratch: Floats | None = None,
 ) -> Observed:
-    """The numbers of the given rows: a slice, or indices. `scratch`, (2, at least as many rows, c), is overwritten."""
-    sets, c = _members(outputs.sets, rows), outputs.sets.n_classes
-    index = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+    """Compute the numbers of the given rows: a slice, or indices.
+
+    `scratch`, of shape (2, at least as many rows, c), is overwritten.
+    """
+    sets = _members(outputs.sets, rows)
+    c = outputs.sets.n_classes
+    is_block = isinstance(rows, slice)
+    index = np.arange(rows.start, rows.stop) if is_block else rows
     values = np.asarray(outputs.values[rows])
-    if not (isinstance(rows, slice) and values.dtype in FLOATS):
-        values = values.astype(
-            np.float32 if isinstance(rows, slice) else np.float64
-        )  # a sample is for fitting
-    with np.errstate(
-        invalid="ignore", divide="ignore", over="ignore"
-    ):  # what is no number is told of by _check_values
-        r, weights = (
-            np.empty((2, *values.shape), values.dtype)
-            if scratch is None
-            else scratch[:, : len(values)]
-        )
+    if not (is_block and values.dtype in FLOATS):
+        values = values.astype(np.float32 if is_block else np.float64)  # a sample is for fitting
+    # `_check_values` reports what is not a number.
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        if scratch is None:
+            scratch = np.empty((2, *values.shape), values.dtype)
+        r, weights = scratch[:, : len(values)]
         top = values.max(axis=1) if outputs.logits else None
         if top is None:
             np.copyto(r, values)
@@ -202,39 +202,36 @@ def observe(
         _check_values(index, values, total, top)
         owner = np.repeat(np.arange(len(r)), sets.sizes)
         flat = owner * c + sets.indices
-        members, everywhere = r.ravel()[flat], _sums(r, powers, weights)
-        inside, label_in = _best_inside(members, sets, owner)
-        outside, label_out = _best_outside(r, flat)
-        best = np.maximum(inside, outside)  # 1, if the outputs are logits
-        members, inside, outside, total = (
-            members / best[owner],
-            inside / best,
-            outside / best,
-            total / best,
-        )
-        inside_sum = np.stack(
-            [np.add.reduceat(power_of(members, power), sets.starts) for power in powers]
-        )
-        hit = 0.5 * ((inside > outside).astype(r.dtype) + (inside >= outside))
-        spread = np.maximum(everywhere / [power_of(best, power) for power in powers] - 1, 0).astype(
-            r.dtype
-        )
+        members = r.ravel()[flat]
+        everywhere = _sums(r, powers, weights)
+        best_in, label_in = _best_inside(members, sets, owner)
+        best_out, label_out = _best_outside(r, flat)
+        best = np.maximum(best_in, best_out)  # 1, if the outputs are logits
+        members = members / best[owner]
+        best_in = best_in / best
+        best_out = best_out / best
+        total = total / best
+        sums = [np.add.reduceat(power_of(members, power), sets.starts) for power in powers]
+        hit = 0.5 * ((best_in > best_out).astype(r.dtype) + (best_in >= best_out))
+        spread = np.maximum(everywhere / [power_of(best, power) for power in powers] - 1, 0)
+        spread = spread.astype(r.dtype)
         chance = (sets.sizes.astype(r.dtype) - hit) / (c - 1)
-        rest = np.where(spread > 0, np.clip((inside_sum - hit) / spread, 0, 1), chance)
-    doubt, labels = np.log(total), (label_in, label_out)
+        rest = np.where(spread > 0, np.clip((np.stack(sums) - hit) / spread, 0, 1), chance)
+    doubt = np.log(total)
     energy = [] if top is None else [-(top + doubt)]
     scores = [doubt, *energy, *_neighbour_scores(outputs, index, reference)]
     return Observed(
-        sets.sizes,
-        hit,
-        rest,
-        chance,
-        inside,
-        outside,
-        *labels,
-        doubt,
-        spread,
-        np.stack(scores, axis=1),
+        sizes=sets.sizes,
+        hit=hit,
+        rest=rest,
+        chance=chance,
+        best_in=best_in,
+        best_out=best_out,
+        label_in=label_in,
+        label_out=label_out,
+        doubt=doubt,
+        spread=spread,
+        scores=np.stack(scores, axis=1),
     )
 
 
@@ -284,18 +281,19 @@ def _shown(row: Floats) -> str:
 def _best_inside(
     members: Floats, sets: Members, owner: NDArray[np.int64]
 ) -> tuple[Floats, NDArray[np.int64]]:
-    """(r, label) of the best candidate; of equal ones the first. `owner`: the row of each member."""
+    """(r, label) of the best candidate, the first of equals. `owner`: the row of each member."""
     best = np.maximum.reduceat(members, sets.starts)
-    is_best = np.flatnonzero(members == best[owner])[
-        ::-1
-    ]  # backwards: the first one is written last
+    is_best = np.flatnonzero(members == best[owner])[::-1]  # backwards: the first is written last
     label = np.empty(len(best), dtype=np.int64)
     label[owner[is_best]] = sets.indices[is_best]
     return best, label
 
 
 def _best_outside(r: Floats, flat: NDArray[np.int64]) -> tuple[Floats, NDArray[np.int64]]:
-    """(r, label) of the best non-candidate, 0 for full sets. Overwrites the candidates' entries of `r`."""
+    """(r, label) of the best non-candidate, 0 for full sets.
+
+    Overwrites the candidates' entries of `r`.
+    """
     r.ravel()[flat] = -1
     label = r.argmax(axis=1)
     return np.maximum(r[np.arange(len(r)), label], 0), label
@@ -323,17 +321,17 @@ def _neighbour_scores(
 ) -> list[Floats]:
     """-log of the most votes that a class gets from the nearest reference rows.
 
-    Their distance is no score: open rows that resemble each other, such as images of another set, are not lonely.
+    Their distance is not a score: open rows that resemble each other, such as images of another
+    set, are not lonely.
     """
     if reference is None:
         return []
-    step = max(1, BLOCK // len(reference.rows))
-    parts = [index[start : start + step] for start in range(0, len(index), step)]
+    parts = [index[part] for part in row_blocks(len(index), len(reference.rows))]
     return [-np.log(np.concatenate([_votes(outputs.features, part, reference) for part in parts]))]
 
 
 def _votes(features: Any, index: NDArray[Any], reference: Reference) -> Floats:
-    """The most votes that a class gets from the neighbours of each row; a row is no neighbour of itself."""
+    """The most votes that a class gets from the neighbours of each row, itself excluded."""
     X = _standardise(_features(features, index), reference.mean, reference.scale)
     Y = reference.features
     nearness = X @ Y.T - 0.5 * (Y**2).sum(axis=1)  # falls with the distance
@@ -350,7 +348,8 @@ def _features(features: Any, rows: NDArray[Any]) -> Floats:
     if not np.isfinite(X).all():
         at = tuple(np.argwhere(~np.isfinite(X))[0])
         raise InputError(
-            f"features, row {rows[at[0]]}: {given[at]:g} is not a finite float32 (column {at[1]}). "
+            f"features, row {rows[at[0]]}: {given[at]:g} is not a finite float32 "
+            f"(column {at[1]}). "
             "Fill in missing values, or scale the features down."
         )
     return X

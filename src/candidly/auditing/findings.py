@@ -1,6 +1,7 @@
-"""What an audit found, as plain values of bounded size: the report, the terminal and `--json` show nothing else.
+"""What an audit found, as plain values of bounded size, for the report, the terminal and `--json`.
 
-Everything is gathered in one pass over blocks of rows; of a million rows only the worst ones and a sample are kept.
+Everything is collected in one pass over blocks of rows; of a million rows only the worst ones and a
+sample are kept.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ SUSPECTS = 30  # of each kind
 LEAST = 0.05  # probability of the kind below which a row is no suspect
 POINTS = 3000  # rows that are drawn
 CURVE = 150  # points of the curve of a review
-CLASSES = 500  # with a line each: those that are missed most often
+CLASSES = 500  # with an entry each: those that are missed most often
 LIKELY = 4  # classes whose probabilities a suspect shows
-NAMES, WIDTH = 12, 80  # labels of a set, and characters of a name, that are shown
+NAMES = 12  # labels of a set that are shown
+WIDTH = 80  # characters of a name that are shown
 
 
-def gather(
+def collect_findings(
     outputs: Outputs,
     audit: pd.DataFrame,
     estimate: RatesEstimate,
@@ -38,26 +40,42 @@ def gather(
     answers: Answers | None = None,
     truth: NDArray[np.int64] | None = None,
 ) -> dict[str, Any]:
-    """JSON-serialisable facts of `audit(...)` and `estimate_rates(...)` of these outputs."""
+    """Collect what the report shows, as values that JSON can hold.
+
+    Parameters
+    ----------
+    outputs : Outputs
+        Candidate sets and a model's outputs.
+    audit : pandas.DataFrame
+        What `audit` returned for them.
+    estimate : RatesEstimate
+        What `estimate_rates` returned for them.
+    answers : Answers, optional
+        Who proposed what; adds a table of annotators.
+    truth : array of shape (n,), optional
+        Class indices, NO_CLASS or UNKNOWN; adds an evaluation.
+
+    Returns
+    -------
+    dict
+        JSON-serialisable.
+    """
     kinds = audit[[f"p_{kind}" for kind in KINDS]].to_numpy()
     classes = outputs.sets.classes.tolist()
-    by_class, best, mass = (
-        ClassTally(len(classes)),
-        np.empty(len(audit), dtype=np.int64),
-        np.empty(len(audit)),
-    )
+    by_class = ClassTally(len(classes))
+    best = np.empty(len(audit), dtype=np.int64)
+    mass = np.empty(len(audit))
     by_annotator = None if answers is None else AnnotatorTally(answers, len(classes), truth)
     for block in blocks(outputs, kinds):
-        best[block.rows], mass[block.rows] = (
-            block.probs.argmax(axis=1),
-            (block.probs * block.mask).sum(axis=1),
-        )
+        best[block.rows] = block.probs.argmax(axis=1)
+        mass[block.rows] = (block.probs * block.mask).sum(axis=1)
         by_class.add(block, 1 - kinds[block.rows, 0])
         if by_annotator is not None:
             by_annotator.add(block.rows, block.posterior)
-    quality = (
-        None if truth is None else audit_quality(outputs.sets, kinds, best, audit, 1 - mass, truth)
-    )
+    quality = None
+    if truth is not None:
+        quality = audit_quality(outputs.sets, kinds, best, audit, 1 - mass, truth)
+    drawable = _drawable(audit)
     return {
         "rows": len(audit),
         "classes": len(classes),
@@ -70,13 +88,14 @@ def gather(
         "suspects": {
             kind: _suspects(outputs, audit, kinds, k) for k, kind in enumerate(KINDS) if k
         },
-        "points": _points(outputs, audit, drawable := _drawable(audit)),
+        "points": _points(outputs, audit, drawable),
         "points_of": len(drawable),
         "review": _review(1 - kinds[:, 0], outputs, truth),
     }
 
 
 def shares(estimate: RatesEstimate) -> dict[str, dict[str, float]]:
+    """The estimated shares with their intervals."""
     found = {}
     for name in ("outside", "closed", "open"):
         low, high = getattr(estimate, f"{name}_interval")
@@ -101,8 +120,12 @@ class ClassTally:
         self.total += block.posterior.sum(axis=0)
 
     def table(self, classes: list[Any]) -> list[dict[str, Any]]:
-        """proposed: rows that have it as a candidate, and `doubted` the share of them with the truth outside their set;
-        estimated: rows whose truth it probably is, and `missed` those of them where it is no candidate."""
+        """Make one entry per class, the most often missed first.
+
+        `proposed`: rows that have it as a candidate; `doubted`: the share of them with the truth
+        outside their set; `estimated`: rows whose truth it probably is; `missed`: those of them
+        where it is not a candidate.
+        """
         with np.errstate(invalid="ignore", divide="ignore"):
             doubted = np.nan_to_num(self.doubted / self.proposed)
         return [
@@ -118,7 +141,7 @@ class ClassTally:
 
 
 def shown(label: Any) -> Any:
-    """A label as JSON can hold it, cut if it is long."""
+    """Make a label fit for JSON; a long one is cut."""
     if isinstance(label, bool | int | float):
         return label
     text = str(label)
@@ -126,8 +149,9 @@ def shown(label: Any) -> Any:
 
 
 def describe(outputs: Outputs, audit: pd.DataFrame, row: int) -> dict[str, Any]:
-    """One row of an audit, with its candidates."""
-    entry, labels = audit.iloc[row], outputs.sets[row]
+    """Describe one row of an audit, with its candidates."""
+    entry = audit.iloc[row]
+    labels = outputs.sets[row]
     name = entry["id"].item() if isinstance(entry["id"], np.generic) else entry["id"]
     suggestion = None if entry["verdict"] == "open" else shown(entry["suggested_label"])
     return {
@@ -155,8 +179,12 @@ def _suspects(
 
 
 def _suspect(outputs: Outputs, audit: pd.DataFrame, row: int, kind: int) -> dict[str, Any]:
-    """With the model's best classes; a row that may be closed suggests one outside its set, also if judged normal."""
-    entry, likely = describe(outputs, audit, row), _likely(outputs, row)
+    """Describe a row with the model's best classes.
+
+    A row that may be closed suggests a class outside its set, even if it was judged normal.
+    """
+    entry = describe(outputs, audit, row)
+    likely = _likely(outputs, row)
     if KINDS[kind] == "closed" and entry["verdict"] == "normal":
         entry["suggestion"] = next(
             (best["label"] for best in likely if not best["candidate"]), None
@@ -166,7 +194,8 @@ def _suspect(outputs: Outputs, audit: pd.DataFrame, row: int, kind: int) -> dict
 
 def _likely(outputs: Outputs, row: int) -> list[dict[str, Any]]:
     """The model's best classes."""
-    p, members = probabilities(outputs, [row])[0], outputs.sets.dense(row)[0]
+    p = probabilities(outputs, [row])[0]
+    members = outputs.sets.dense(row)[0]
     best = np.argsort(-p, kind="stable")[:LIKELY].tolist()
     classes = outputs.sets.classes.tolist()
     return [
@@ -184,19 +213,17 @@ def _points(outputs: Outputs, audit: pd.DataFrame, rows: NDArray[np.int64]) -> l
     """Losses and description of these rows, or of a random sample of them."""
     if len(rows) > POINTS:
         rows = np.sort(np.random.default_rng(0).choice(rows, POINTS, replace=False))
-    losses = (
-        audit[["inside_loss", "outside_loss"]].iloc[rows].to_numpy(np.float64).round(3).tolist()
-    )
+    losses = audit[["inside_loss", "outside_loss"]].iloc[rows].to_numpy(np.float64).round(3)
     return [
         {"inside": inside, "outside": outside} | describe(outputs, audit, row)
-        for (inside, outside), row in zip(losses, rows.tolist(), strict=True)
+        for (inside, outside), row in zip(losses.tolist(), rows.tolist(), strict=True)
     ]
 
 
 def _review(
     outside: NDArray[Any], outputs: Outputs, truth: NDArray[np.int64] | None
 ) -> list[dict[str, Any]]:
-    """How many errors to expect among the first N rows, in the order of suspicion; and how many there are, if known."""
+    """How many errors to expect, and if known to find, among the N most suspicious rows."""
     order = np.argsort(-outside, kind="stable")
     expected = np.cumsum(outside[order])
     most = min(len(order), max(50, round(2 * float(expected[-1]))))

@@ -1,19 +1,21 @@
-"""Three kinds of rows as a mixture: normal, closed and open, fitted to candidate sets and a model's outputs by EM.
+"""Three kinds of rows as a mixture, fitted to candidate sets and a model's outputs by EM.
 
 For a row with outputs x and a set S of size s out of c classes:
 
-    known row:   its truth is the model's best class with probability a(x), else another class j in proportion to
-                 p_j^power; so it lies in S with probability  inside = a hit + (1 - a) rest
-    P(S | x, normal) = inside * c/s            of the sets of size s that hold the truth, each is as likely as any
-    P(S | x, closed) = (1 - inside) * c/(c-s)  the same for the sets that do not
-    P(S | x, open)   = P(s | open)/P(s | known)   a set that has nothing to do with x
-                                               (all three in units of one set of size s drawn blindly; the sizes of
-                                               known rows' sets do not depend on x, or none count: `sizes_mislead`)
+    known row:   its truth is the model's best class with probability a(x), else another class j in
+                 proportion to p_j^power; so S covers it with probability
+                     covered = a hit + (1 - a) rest
+    P(S | x, normal) = covered * c/s            each set of size s that holds the truth is as likely
+    P(S | x, closed) = (1 - covered) * c/(c-s)  the same for the sets that do not hold it
+    P(S | x, open)   = P(s | open)/P(s | known) a set that has nothing to do with x
+                     (all three in units of one set of size s drawn blindly; the sizes of known
+                     rows' sets do not depend on x, or none count: `sizes_mislead`)
     P(open | x) = w(x),  P(closed | x, known) = a constant
 
-a and w are logistic in the scores of the row (doubt; energy; votes of neighbours), each turned into normal
-quantiles. Rows of a known class whose outputs are flat and open rows look alike one by one: what tells them apart is
-that the candidates of the former still follow the model's lesser guesses (`rest`), and those of the latter do not.
+a and w are logistic in the scores of the row (doubt; energy; votes of neighbours), each turned into
+normal quantiles. One by one, open rows look like rows of a known class whose outputs are flat. What
+tells them apart is that the candidates of the latter still follow the model's lesser guesses
+(`rest`), and those of open rows do not.
 """
 
 from __future__ import annotations
@@ -33,12 +35,19 @@ ROUNDS = 300  # of EM at most
 TOLERANCE = 1e-4  # of the log likelihood, times the square root of the rows: when EM ends
 FLOORS = (0.01, 0.1, 0.3)  # no class is ever ruled out
 KNOTS = 51  # quantiles that a score is compared with
-STEEP = 2.0  # prior of w: open rows are more frequent among doubtful ones, by this slope over all scores
-SURE = 1.0  # prior of a: so are the model's errors, or closed rows that it is sure of would pass for errors
-STRONG = 20.0  # prior of the open rows' set sizes, in rows: as the known ones'
-TELLING = 3.0  # most that a size may speak for or against open rows: sets of one class may be wide for other reasons
-DENIED = 10.0  # of the log likelihood, by which the contents of sets may speak against open rows that sizes speak for
-DRIFT = 4.5  # standard errors by which sizes may change with the doubt among sure rows
+# Prior of w: open rows are more frequent among doubtful ones, by this slope over all scores.
+OPEN_SLOPE = 2.0
+# Prior of a: so are the model's errors, or closed rows that it is sure of would pass for errors.
+ERROR_SLOPE = 1.0
+# Prior of the open rows' set sizes, in rows: as the known ones'.
+SIZE_PRIOR_ROWS = 20.0
+# The most that a size may speak for or against open rows: sets of one class may be wide for other
+# reasons.
+MAX_SIZE_ODDS = 3.0
+# The log likelihood by which the contents of sets may speak against open rows that sizes speak for.
+AGAINST_OPEN = 10.0
+# Standard errors by which sizes may change with the doubt among sure rows.
+SIZE_DRIFT_LIMIT = 4.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +59,7 @@ class Mixture:
     power: int  # index into POWERS
     floor: float  # share of the lesser guesses that is spread evenly
     accuracy: Floats  # (1 + d,) coefficients of a
-    openness: Floats | None  # (1 + d,) coefficients of w; None: there are no open rows
+    open_weights: Floats | None  # (1 + d,) coefficients of w; None: there are no open rows
     closed: float  # share of the known rows
     size_odds: Floats | None  # (1 + c,) P(s | open) / P(s | known); None: sizes say nothing
     fit: float = -np.inf  # log likelihood
@@ -66,37 +75,38 @@ def design(mixture: Mixture, scores: Floats) -> Floats:
 def explain(
     mixture: Mixture, seen: Observed, X: Floats, rest: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """(joint, a, inside): (3, n) P(kind, S | x), accuracy, and the probability that a known row's truth is in S."""
-    c, s = mixture.n_classes, seen.sizes
+    """Return P(kind, S | x) of shape (3, n), the accuracy a, and `covered`, each of shape (n,).
+
+    `covered` is the probability that a known row's truth is in S.
+    """
+    c = mixture.n_classes
+    s = seen.sizes
     a = expit(X @ mixture.accuracy.astype(X.dtype))
     w = open_prior(mixture, X)
-    inside = a * seen.hit + (1 - a) * blend(rest, seen.chance, mixture.floor)
-    blind = c / np.arange(
-        1, c + 1, dtype=X.dtype
-    )  # by size: c/s; and c/(c - s), but a full set is never closed
-    normal = (1 - w) * (1 - mixture.closed) * inside * blind[s - 1]
-    closed = (1 - w) * mixture.closed * (1 - inside) * np.r_[blind[::-1], 0].astype(X.dtype)[s]
-    return np.stack([normal, closed, w * size_odds(mixture, s, X.dtype)]), a, inside
+    covered = a * seen.hit + (1 - a) * blend(rest, seen.chance, mixture.floor)
+    holding = c / np.arange(1, c + 1, dtype=X.dtype)  # c/s, by size
+    missing = np.r_[holding[::-1], 0].astype(X.dtype)  # c/(c - s); a full set is never closed
+    normal = (1 - w) * (1 - mixture.closed) * covered * holding[s - 1]
+    closed = (1 - w) * mixture.closed * (1 - covered) * missing[s]
+    return np.stack([normal, closed, w * size_odds(mixture, s, X.dtype)]), a, covered
 
 
 def open_prior(mixture: Mixture, X: Floats) -> Any:
     """w of each row."""
-    return (
-        X.dtype.type(0) if mixture.openness is None else expit(X @ mixture.openness.astype(X.dtype))
-    )
+    if mixture.open_weights is None:
+        return X.dtype.type(0)
+    return expit(X @ mixture.open_weights.astype(X.dtype))
 
 
 def size_odds(mixture: Mixture, sizes: NDArray[np.int64], kind: Any = np.float64) -> Floats:
     """P(s | open) / P(s | known) of each row."""
-    return (
-        np.ones(len(sizes), kind)
-        if mixture.size_odds is None
-        else mixture.size_odds.astype(kind)[sizes]
-    )
+    if mixture.size_odds is None:
+        return np.ones(len(sizes), kind)
+    return mixture.size_odds.astype(kind)[sizes]
 
 
 def blend(rest: Floats, chance: Any, floor: float) -> Floats:
-    """A share of the lesser guesses is spread evenly."""
+    """Spread a share of the lesser guesses evenly."""
     return (1 - floor) * rest + floor * chance
 
 
@@ -104,50 +114,48 @@ def fit_mixture(
     seen: Observed, n_classes: int, *, with_open: bool = True, with_sizes: bool = True
 ) -> Mixture:
     """Fit by EM; `seen` has all POWERS."""
-    mixture, shapes = _start(seen, n_classes, with_open, with_sizes), _shapes(seen)
-    X, before = design(mixture, seen.scores), -np.inf
+    mixture = _start(seen, n_classes, with_open, with_sizes)
+    shapes = _shapes(seen)
+    X = design(mixture, seen.scores)
+    before = -np.inf
     for _ in range(ROUNDS):
-        joint, a, inside = explain(mixture, seen, X, seen.rest[mixture.power])
+        joint, a, covered = explain(mixture, seen, X, seen.rest[mixture.power])
         total = joint.sum(axis=0)
         mixture = replace(mixture, fit=float(np.log(total).sum()))
         if abs(mixture.fit - before) < TOLERANCE * np.sqrt(len(total)):
             break
         before = mixture.fit
-        mixture = _maximise(mixture, seen, X, joint / total, a, inside, shapes)
+        mixture = _maximise(mixture, seen, X, joint / total, a, covered, shapes)
     return mixture
 
 
 def support(full: Mixture, without: Mixture, seen: Observed) -> float:
-    """Log likelihood of open rows against none, by the contents of the sets given their sizes."""
+    """Log likelihood of open rows against none, by the contents of sets given their sizes."""
     X = design(full, seen.scores)
     joint, _, _ = explain(full, seen, X, seen.rest[full.power])
     w = open_prior(full, X)
-    return float(
-        np.log(joint.sum(axis=0) / (1 - w + w * size_odds(full, seen.sizes))).sum() - without.fit
-    )
+    by_sizes = 1 - w + w * size_odds(full, seen.sizes)
+    return float(np.log(joint.sum(axis=0) / by_sizes).sum() - without.fit)
 
 
 def sizes_mislead(full: Mixture, without: Mixture, seen: Observed) -> bool:
     """Are sets wide, or narrow, in doubtful rows for another reason than that these are open?
 
-    Two signs: the contents of sets speak against the open rows that sizes speak for; or sizes change with the doubt
-    among the surer half of the rows, where open ones are few. (Among those whose set holds the best class: wide ones do
-    so more often.)
+    Two signs: the contents of sets speak against the open rows that sizes speak for; or sizes
+    change with the doubt among the surer half of the rows, where open ones are few. (Among those
+    whose set holds the best class: wide ones do so more often.)
     """
     sure = (seen.doubt <= np.median(seen.doubt)) & (seen.hit == 1)
-    return (
-        support(full, without, seen) < -DENIED
-        or abs(_drift(seen.sizes[sure], seen.doubt[sure])) > DRIFT
-    )
+    drift = abs(_drift(seen.sizes[sure], seen.doubt[sure]))
+    return support(full, without, seen) < -AGAINST_OPEN or drift > SIZE_DRIFT_LIMIT
 
 
 def _drift(sizes: NDArray[np.int64], doubt: Floats) -> float:
-    """The correlation of sizes with the rank of the doubt, in standard errors; 0 where there is none."""
+    """Correlate sizes with the rank of the doubt, in standard errors; 0 where neither varies."""
     if len(sizes) < 10 or np.ptp(sizes) == 0 or np.ptp(doubt) == 0:
         return 0.0
-    return float(
-        np.corrcoef(sizes, np.unique(doubt, return_inverse=True)[1])[0, 1] * np.sqrt(len(sizes))
-    )
+    rank = np.unique(doubt, return_inverse=True)[1]
+    return float(np.corrcoef(sizes, rank)[0, 1] * np.sqrt(len(sizes)))
 
 
 def shares(mixture: Mixture, seen: Observed) -> Floats:
@@ -157,27 +165,30 @@ def shares(mixture: Mixture, seen: Observed) -> Floats:
 
 
 def standard_errors(mixture: Mixture, seen: Observed) -> list[float]:
-    """Standard errors of the shares (closed, open, outside), from the rows' scores (gradients of the log likelihood).
+    """Standard errors of the shares (closed, open, outside), from gradients of the log likelihood.
 
-    Delta method: closed = k mean(1 - w), open = mean(w). The power, the floor and the sizes count as known.
+    Delta method: closed = k mean(1 - w), open = mean(w). The power, the floor and the sizes count
+    as known.
     """
     X = design(mixture, seen.scores)
-    joint, a, inside = explain(mixture, seen, X, seen.rest[mixture.power])
+    joint, a, covered = explain(mixture, seen, X, seen.rest[mixture.power])
     normal, closed, open_ = joint / joint.sum(axis=0)
     k = min(max(mixture.closed, 1e-3), 1 - 1e-3)
-    right = normal * a * seen.hit / np.maximum(inside, 1e-12)
-    right += closed * a * (1 - seen.hit) / np.maximum(1 - inside, 1e-12)
+    right = normal * a * seen.hit / np.maximum(covered, 1e-12)
+    right += closed * a * (1 - seen.hit) / np.maximum(1 - covered, 1e-12)
     gradients = [
         (closed / k - normal / (1 - k))[:, None],
         (right - (normal + closed) * a)[:, None] * X,
     ]
-    of_closed, of_open = np.zeros(1 + X.shape[1]), np.zeros(1 + X.shape[1])
+    of_closed = np.zeros(1 + X.shape[1])
+    of_open = np.zeros(1 + X.shape[1])
     of_closed[0] = 1.0
-    if mixture.openness is not None:
-        w = expit(X @ mixture.openness)
+    if mixture.open_weights is not None:
+        w = expit(X @ mixture.open_weights)
         gradients.append((open_ - w)[:, None] * X)
         slope = (w * (1 - w)) @ X / len(X)
-        of_closed, of_open = np.r_[of_closed * (1 - w).mean(), -k * slope], np.r_[of_open, slope]
+        of_closed = np.r_[of_closed * (1 - w).mean(), -k * slope]
+        of_open = np.r_[of_open, slope]
     G = np.concatenate(gradients, axis=1)
     covariance = np.linalg.inv(G.T @ G + np.eye(G.shape[1]))
     return [float(np.sqrt(g @ covariance @ g)) for g in (of_closed, of_open, of_closed + of_open)]
@@ -186,15 +197,22 @@ def standard_errors(mixture: Mixture, seen: Observed) -> list[float]:
 def _start(seen: Observed, n_classes: int, with_open: bool, with_sizes: bool) -> Mixture:
     """A model as accurate as it claims to be.
 
-    Errors that are spread evenly over the classes look like closed rows, up to the sizes of sets: where EM cannot tell
-    the two apart, it stays near its start.
+    Errors that are spread evenly over the classes look like closed rows, up to the sizes of sets:
+    where EM cannot tell the two apart, it stays near its start.
     """
     d = seen.scores.shape[1]
     knots = np.quantile(seen.scores, (np.arange(KNOTS) + 0.5) / KNOTS, axis=0)
     claim = np.clip(logit(min(np.exp(-seen.doubt).mean(), 1 - 1e-9)), 2, 6)
-    accuracy, openness = np.r_[claim, np.full(d, -1 / d)], np.r_[-2.0, np.full(d, STEEP / d)]
-    openness, odds = openness if with_open else None, np.ones(n_classes + 1) if with_sizes else None
-    return Mixture(n_classes, knots, POWERS.index(0.5), FLOORS[0], accuracy, openness, 0.2, odds)
+    return Mixture(
+        n_classes,
+        knots,
+        power=POWERS.index(0.5),
+        floor=FLOORS[0],
+        accuracy=np.r_[claim, np.full(d, -1 / d)],
+        open_weights=np.r_[-2.0, np.full(d, OPEN_SLOPE / d)] if with_open else None,
+        closed=0.2,
+        size_odds=np.ones(n_classes + 1) if with_sizes else None,
+    )
 
 
 def _maximise(
@@ -203,63 +221,65 @@ def _maximise(
     X: Floats,
     post: Floats,
     a: Floats,
-    inside: Floats,
+    covered: Floats,
     shapes: Floats,
 ) -> Mixture:
-    """The M-step: shares in closed form, one Newton step for each logistic part, the best power by comparison."""
+    """M-step: shares in closed form, a Newton step for each logistic part, the best power."""
     normal, closed, open_ = post
     known = normal + closed
-    right_in = (
-        normal * a * seen.hit / np.maximum(inside, 1e-12)
-    )  # normal, and the truth is the best class
-    right_out = closed * a * (1 - seen.hit) / np.maximum(1 - inside, 1e-12)
-    power, floor = divmod(
-        int((shapes[0] @ (normal - right_in) + shapes[1] @ (closed - right_out)).argmax()),
-        len(FLOORS),
-    )
-    openness = mixture.openness
-    if openness is not None:
-        openness = _newton(openness, X, open_, np.ones(len(X)), STEEP)
-        openness = np.r_[np.clip(openness[0], -12, 12), np.maximum(openness[1:], 0)]
+    # Normal, or closed, and the truth is the best class.
+    right_in = normal * a * seen.hit / np.maximum(covered, 1e-12)
+    right_out = closed * a * (1 - seen.hit) / np.maximum(1 - covered, 1e-12)
+    by_shape = shapes[0] @ (normal - right_in) + shapes[1] @ (closed - right_out)
+    power, floor = divmod(int(by_shape.argmax()), len(FLOORS))
+    open_weights = mixture.open_weights
+    if open_weights is not None:
+        open_weights = _newton(open_weights, X, open_, np.ones(len(X)), OPEN_SLOPE)
+        open_weights = np.r_[np.clip(open_weights[0], -12, 12), np.maximum(open_weights[1:], 0)]
+    odds = mixture.size_odds
+    if odds is not None:
+        odds = _fit_odds(seen.sizes, known, open_, mixture.n_classes)
     return replace(
         mixture,
         closed=float(closed.sum() / max(known.sum(), 1e-12)),
-        accuracy=-_newton(-mixture.accuracy, X, known - right_in - right_out, known, SURE),
-        openness=openness,
+        accuracy=-_newton(-mixture.accuracy, X, known - right_in - right_out, known, ERROR_SLOPE),
+        open_weights=open_weights,
         power=power,
         floor=FLOORS[floor],
-        size_odds=None
-        if mixture.size_odds is None
-        else _fit_odds(seen.sizes, known, open_, mixture.n_classes),
+        size_odds=odds,
     )
 
 
 def _shapes(seen: Observed) -> Floats:
-    """(2, powers x floors, n): log of the probability that a truth other than the best class is in the set, and not."""
+    """(2, powers x floors, n): log P(a truth after the best class is in S), and of the opposite."""
     rest = np.stack([blend(share, seen.chance, floor) for share in seen.rest for floor in FLOORS])
     return np.log(np.maximum([rest, 1 - rest], 1e-9))
 
 
-def _newton(theta: Floats, X: Floats, positives: Floats, weights: Floats, steep: float) -> Floats:
-    """One damped Newton step of a weighted logistic regression with a weak normal prior on the slopes.
+def _newton(
+    theta: Floats, X: Floats, positives: Floats, weights: Floats, min_slope: float
+) -> Floats:
+    """Take a damped Newton step of a weighted logistic regression, with a prior on the slopes.
 
-    Slopes that sum to less than `steep` are pulled up, more strongly than data of any size can pull them down.
+    Slopes that sum to less than `min_slope` are pulled up, more strongly than data of any size can
+    pull them down.
     """
     slopes = np.r_[0.0, np.ones(X.shape[1] - 1)]
-    pull = 0.2 * len(X) * (theta @ slopes < steep)
+    pull = 0.2 * len(X) * (theta @ slopes < min_slope)
     p = expit(X @ theta)
     gradient = X.T @ (positives - weights * p) - slopes * theta
     hessian = (X * (weights * p * (1 - p))[:, None]).T @ X + np.diag(np.maximum(slopes, 1e-6))
     if pull:
-        gradient += pull * (steep - theta @ slopes) * slopes
+        gradient += pull * (min_slope - theta @ slopes) * slopes
         hessian += pull * np.outer(slopes, slopes)
     step = np.linalg.solve(hessian, gradient)
     return theta + step * min(1.0, 2 / max(float(np.abs(step).max()), 1e-12))
 
 
 def _fit_odds(sizes: NDArray[np.int64], known: Floats, open_: Floats, c: int) -> Floats:
-    """P(s | open) / P(s | known), drawn towards 1 as if by STRONG rows, and bounded."""
+    """P(s | open) / P(s | known), drawn towards 1 by SIZE_PRIOR_ROWS rows, and bounded."""
     known_sizes = np.bincount(sizes, known, c + 1) + 1e-3 * len(sizes) / c
     known_sizes /= known_sizes.sum()
-    odds = (np.bincount(sizes, open_, c + 1) / known_sizes + STRONG) / (open_.sum() + STRONG)
-    return np.clip(odds, 1 / TELLING, TELLING)
+    open_sizes = np.bincount(sizes, open_, c + 1)
+    odds = (open_sizes / known_sizes + SIZE_PRIOR_ROWS) / (open_.sum() + SIZE_PRIOR_ROWS)
+    return np.clip(odds, 1 / MAX_SIZE_ODDS, MAX_SIZE_ODDS)

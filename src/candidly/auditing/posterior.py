@@ -1,4 +1,4 @@
-"""Where the truth of each row probably lies, block by block: a verdict's probabilities spread over the classes."""
+"""Where the truth of each row probably lies: a verdict's probabilities spread over the classes."""
 
 from __future__ import annotations
 
@@ -24,25 +24,34 @@ class Block(NamedTuple):
 def class_posterior(
     mask: NDArray[np.bool_], probs: NDArray[Any], kinds: NDArray[Any]
 ) -> NDArray[Any]:
-    """The candidates share p_normal and the other classes p_closed, each in proportion to the model's probabilities.
+    """Probability of each class to be the truth, (b, c); rows sum to 1 - p_open.
 
-    mask, probs: (b, c). kinds: (b, 3), probabilities of normal, closed and open.
+    The candidates share p_normal, and the other classes p_closed, each in proportion to the model's
+    probabilities.
+
+    Parameters
+    ----------
+    mask : bool array of shape (b, c)
+        The candidates.
+    probs : array of shape (b, c)
+        The model's probabilities.
+    kinds : array of shape (b, 3)
+        Probabilities of normal, closed and open.
     """
     return kinds[:, :1] * disambiguate(probs, mask) + kinds[:, 1:2] * disambiguate(probs, ~mask)
 
 
 def blocks(outputs: Outputs, kinds: NDArray[Any]) -> Iterator[Block]:
-    """All rows in order; nothing of the size of the outputs is held at once."""
+    """Iterate over all rows in order, without an array of the size of the outputs."""
     for rows in outputs.blocks():
-        mask, probs = outputs.sets.dense(rows), probabilities(outputs, rows)
+        mask = outputs.sets.dense(rows)
+        probs = probabilities(outputs, rows)
         yield Block(rows, mask, probs, class_posterior(mask, probs, kinds[rows]))
 
 
 def probabilities(outputs: Outputs, rows: Any) -> NDArray[Any]:
     """(b, c) of these rows, whatever the outputs are."""
     values = np.asarray(outputs.values[rows], dtype=np.float64)
-    return (
-        np.exp(log_softmax(values))
-        if outputs.logits
-        else values / values.sum(axis=1, keepdims=True)
-    )
+    if outputs.logits:
+        return np.exp(log_softmax(values))
+    return values / values.sum(axis=1, keepdims=True)

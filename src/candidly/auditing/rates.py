@@ -1,15 +1,16 @@
-"""How many rows have the truth outside their candidates, and how many of them belong to no known class?
+"""How many rows have the truth outside their candidates, and how many belong to no known class?
 
-The answer rests on four assumptions, of which the first two are checked:
+The answer rests on four assumptions; the first two are checked:
 
-1. given its size and its truth, a set is drawn blindly: wrong candidates do not follow the model's ranking;
+1. given its size and its truth, a set is drawn blindly: wrong candidates do not follow the model's
+   ranking;
 2. the sizes of known rows' sets do not depend on their outputs;
 3. a known row is closed with a probability that does not depend on its outputs;
 4. open rows are more frequent among doubtful rows than among certain ones.
 
-Then the outside share is identified by how often sets hold labels that the model finds unlikely, and its split by how
-that depends on the doubt (`auditing.mixture`). Where 1. fails there are bounds instead of an interval; where 2. fails,
-sizes do not count.
+Then the outside share is identified by how often sets hold labels that the model finds unlikely,
+and its split by how that depends on the doubt (`auditing.mixture`). Where 1. fails there are bounds
+instead of an interval; where 2. fails, sizes do not count.
 """
 
 from __future__ import annotations
@@ -46,25 +47,33 @@ from candidly.kinds import Rates
 
 SAMPLE = 5000  # rows that the mixture is fitted to: the cost does not grow with the data
 FEW = 100  # rows below which shares mean little
-DOUBTED = 10  # rows that are taken to be normal besides, when there are few
-WIDER = 1.5  # the interval, in units of its sampling error: the mixture is a model, and models err
-MODEL_ERROR = (
-    0.015  # added to both ends, as above; chosen for 90 % coverage in benchmarks/audit_rates.py
-)
+PRIOR_ROWS = 10  # normal rows that are added in thought when there are few
+INTERVAL_FACTOR = 1.5  # of the interval over its sampling error: models err, the mixture too
+MODEL_ERROR = 0.015  # added to both ends; chosen for 90 % coverage in benchmarks/audit_rates.py
 NORMAL_90 = 1.645
-POSSIBLE = 0.05  # weight of open rows above which they are spoken of
-LURED = 3.5  # standard errors by which wrong candidates may follow the model's ranking
+MENTION_OPEN = 0.05  # weight of open rows above which notes speak of them
+RANKING_LIMIT = 3.5  # standard errors by which wrong candidates may follow the model's ranking
 
 Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class RatesEstimate:
-    """Estimated shares of **all** rows, with 90 % intervals, and notes in plain words where the data cannot tell."""
+    """Estimated shares of **all** rows, with 90 % intervals.
+
+    Attributes
+    ----------
+    closed, open, outside : float
+        Shares of closed rows, of open rows, and of both together.
+    closed_interval, open_interval, outside_interval : tuple of float
+        Their 90 % intervals, (low, high).
+    notes : tuple of str
+        Sentences that say where the data cannot tell.
+    """
 
     closed: float
     open: float
-    outside: float  # closed + open
+    outside: float
     closed_interval: Interval
     open_interval: Interval
     outside_interval: Interval
@@ -76,23 +85,40 @@ class RatesEstimate:
         return Rates(self.closed, self.open)
 
     def __str__(self) -> str:
-        lines = [
-            f"{name}: {_percent(getattr(self, name), getattr(self, name + '_interval'))}"
-            for name in _NAMES
-        ]
-        return "\n".join([*lines, *self.notes])
-
-
-_NAMES = ("closed", "open", "outside")
+        shown = {
+            name: _percent(getattr(self, name), getattr(self, f"{name}_interval"))
+            for name in ("closed", "open", "outside")
+        }
+        return "\n".join([*(f"{name}: {text}" for name, text in shown.items()), *self.notes])
 
 
 def estimate_rates(
     candidates: Any, probs: Any = None, *, logits: Any = None, features: Any = None
 ) -> RatesEstimate:
-    """Estimate the shares of closed and open rows from a model's outputs for rows that it was not trained on.
+    """Estimate the shares of closed and open rows from a model's outputs.
 
-    candidates: `CandidateSets`, or anything that makes one. probs or logits: (n, c). Logits allow energy as a sign of
-    open rows; features (n, d), such as embeddings, allow neighbours.
+    Parameters
+    ----------
+    candidates : CandidateSets or whatever makes one
+        The candidate labels of n rows over c classes.
+    probs, logits : array of shape (n, c)
+        The model's outputs for rows that it was not trained on, one of the two. Logits allow
+        energy as a sign of open rows.
+    features : array of shape (n, d), optional
+        Embeddings, for instance. They allow neighbours as a sign of open rows.
+
+    Returns
+    -------
+    RatesEstimate
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import candidly
+    >>> probs = np.tile([[0.98, 0.01, 0.01], [0.01, 0.98, 0.01]], (100, 1))
+    >>> found = candidly.estimate_rates([["a"], ["b", "c"]] * 99 + [["a"], ["c"]], probs)
+    >>> found.outside_interval[0] < 1 / 200 < found.outside_interval[1]
+    True
     """
     outputs = read_outputs(candidates, probs, logits, features)
     with few_threads(outputs):
@@ -103,8 +129,8 @@ class Study(NamedTuple):
     """An estimate, and what it was made from."""
 
     estimate: RatesEstimate
-    mixture: Mixture
-    without: Mixture  # open rows
+    mixture: Mixture  # with open rows
+    without: Mixture  # without open rows
     weight: float  # of the first, beside the second
     reference: Reference | None
     seen: Observed  # of the sampled rows
@@ -113,131 +139,144 @@ class Study(NamedTuple):
 def study(outputs: Outputs) -> Study:
     """Fit the mixture to a sample of rows, with and without open rows, and weigh the two."""
     rows = sample(len(outputs))
+    c = outputs.sets.n_classes
     reference = make_reference(outputs, rows)
-    seen, c = observe(outputs, rows, reference), outputs.sets.n_classes
-    full, without = fit_mixture(seen, c), fit_mixture(seen, c, with_open=False)
+    seen = observe(outputs, rows, reference)
+    full = fit_mixture(seen, c)
+    without = fit_mixture(seen, c, with_open=False)
     weight = _weight_of_open(full, without, seen, c)
-    if weight > POSSIBLE and sizes_mislead(full, without, seen):
+    if weight > MENTION_OPEN and sizes_mislead(full, without, seen):
         full = fit_mixture(seen, c, with_sizes=False)
         weight = _weight_of_open(full, without, seen, c)
-    return Study(
-        _estimate([full, without], weight, seen, c), full, without, weight, reference, seen
-    )
+    estimate = _estimate([full, without], weight, seen, c)
+    return Study(estimate, full, without, weight, reference, seen)
 
 
 def sample(n: int) -> NDArray[np.int64]:
-    """At most SAMPLE rows, the same ones each time, in order."""
-    return (
-        np.arange(n)
-        if n <= SAMPLE
-        else np.sort(np.random.default_rng(0).choice(n, SAMPLE, replace=False))
-    )
+    """Draw at most SAMPLE rows, the same ones each time, in order."""
+    if n <= SAMPLE:
+        return np.arange(n)
+    return np.sort(np.random.default_rng(0).choice(n, SAMPLE, replace=False))
 
 
 def _weight_of_open(full: Mixture, without: Mixture, seen: Observed, c: int) -> float:
-    """How much more likely open rows are than none, after the Bayesian information criterion for `openness`.
+    """How much more likely open rows are than none, by the Bayesian information criterion.
 
-    As the interval is WIDER than its sampling error, differences of the log likelihood count for less.
+    As the interval is INTERVAL_FACTOR times its sampling error, differences of the log likelihood
+    count for less.
     """
     if (seen.sizes == c).all():
         return 0.0
     penalty = 0.5 * len(full.accuracy) * np.log(len(seen.sizes))
-    return float(expit((full.fit - without.fit - penalty) / WIDER**2))
+    return float(expit((full.fit - without.fit - penalty) / INTERVAL_FACTOR**2))
 
 
 def _estimate(fits: list[Mixture], weight: float, seen: Observed, c: int) -> RatesEstimate:
-    points = np.array(
-        [(s[1], s[2], s[1] + s[2]) for s in (shares(fit, seen) for fit in fits)]
-    )  # (2, 3)
-    reach = MODEL_ERROR + NORMAL_90 * WIDER * np.array([standard_errors(fit, seen) for fit in fits])
+    found = [shares(fit, seen) for fit in fits]
+    points = np.array([(s[1], s[2], s[1] + s[2]) for s in found])  # (2, 3): closed, open, outside
+    errors = np.array([standard_errors(fit, seen) for fit in fits])
+    reach = MODEL_ERROR + NORMAL_90 * INTERVAL_FACTOR * errors
     point = weight * points[0] + (1 - weight) * points[1]
-    alone = (
-        fits[0].size_odds is not None and support(fits[0], fits[1], seen) < 0
-    )  # contents do not speak for open rows
-    believed = slice(
-        0, 1 if weight > 0.99 and not alone else 2
-    )  # open rows are possible, but may explain too little
-    low, high = (points - reach)[believed].min(axis=0), (points + reach)[believed].max(axis=0)
-    if (lure := lured(fits[0], seen)) > LURED:
-        low, high = np.zeros(3), np.maximum(high, _bounds(seen, c))
+    by_sizes_alone = fits[0].size_odds is not None and support(fits[0], fits[1], seen) < 0
+    # Open rows are possible, but may explain too little: then the fit without them counts too.
+    believed = slice(0, 1 if weight > 0.99 and not by_sizes_alone else 2)
+    low = (points - reach)[believed].min(axis=0)
+    high = (points + reach)[believed].max(axis=0)
+    excess = ranking_excess(fits[0], seen)
+    if excess > RANKING_LIMIT:
+        low = np.zeros(3)
+        high = np.maximum(high, _bounds(seen, c))
     if (n := len(seen.sizes)) < FEW:
-        point, low, high = point * n / (n + DOUBTED), np.zeros(3), np.ones(3)
+        point = point * n / (n + PRIOR_ROWS)
+        low, high = np.zeros(3), np.ones(3)
     if (seen.sizes == c).all():
         low, high = np.zeros(3), np.array([0.0, 1.0, 1.0])
-    ends = zip(
-        np.clip(np.minimum(low, point), 0, 1), np.clip(np.maximum(high, point), 0, 1), strict=True
-    )
-    intervals = [(float(a), float(b)) for a, b in ends]
+    low = np.clip(np.minimum(low, point), 0, 1)
+    high = np.clip(np.maximum(high, point), 0, 1)
+    intervals = [(float(a), float(b)) for a, b in zip(low, high, strict=True)]
     closed, open_ = (float(x) for x in np.clip(point[:2], 0, 1))
     outside = min(closed + open_, 1.0)
-    notes = (*_notes(points, weight, alone, fits[0].size_odds is None, lure), *_warnings(seen, c))
+    sizeless = fits[0].size_odds is None
+    notes = (*_notes(points, weight, by_sizes_alone, sizeless, excess), *_warnings(seen, c))
     return RatesEstimate(closed, open_, outside, intervals[0], intervals[1], intervals[2], notes)
 
 
 def _notes(
-    points: NDArray[np.float64], weight: float, alone: bool, sizeless: bool, lure: float
+    points: NDArray[np.float64],
+    weight: float,
+    by_sizes_alone: bool,
+    sizeless: bool,
+    excess: float,
 ) -> Iterator[str]:
-    """Words, where an assumption fails or the data cannot tell."""
-    if POSSIBLE < weight <= 0.99:
+    """Say where an assumption fails or the data cannot tell."""
+    if MENTION_OPEN < weight <= 0.99:
         yield (
-            f"The data cannot tell open rows from hard rows of known classes: with open rows ({weight:.0%} likely) the "
-            f"shares are {points[0, 0]:.3f} closed and {points[0, 1]:.3f} open, without {points[1, 0]:.3f} closed."
+            "The data cannot tell open rows from hard rows of known classes: with open rows "
+            f"({weight:.0%} likely) the shares are {points[0, 0]:.3f} closed and "
+            f"{points[0, 1]:.3f} open, without {points[1, 0]:.3f} closed."
         )
-    if weight > POSSIBLE and alone:
+    if weight > MENTION_OPEN and by_sizes_alone:
         yield (
-            "Only the sizes of sets say that rows are open: if sets are wider or narrower in doubtful rows for another "
-            f"reason, the shares are {points[1, 0]:.3f} closed and none open."
+            "Only the sizes of sets say that rows are open: if sets are wider or narrower in "
+            f"doubtful rows for another reason, the shares are {points[1, 0]:.3f} closed and none "
+            "open."
         )
     if sizeless:
         yield (
-            "Sets are wider or narrower where the model is doubtful, and not because these rows are open: sizes do not "
-            "count as evidence, and the data say less of open rows."
+            "Sets are wider or narrower where the model is doubtful, and not because these rows "
+            "are open: sizes do not count as evidence, and the data say less of open rows."
         )
-    if lure > LURED:
+    if excess > RANKING_LIMIT:
         yield (
-            f"Wrong candidates follow the model's ranking ({lure:.0f} standard errors), as those of people do: a "
-            "set says less about its row than assumed. The intervals are bounds; the shares may be far too small."
+            f"Wrong candidates follow the model's ranking ({excess:.0f} standard errors), as those "
+            "of people do: a set says less about its row than assumed. The intervals are bounds; "
+            "the shares may be far too small."
         )
 
 
 def _warnings(seen: Observed, c: int) -> Iterator[str]:
-    """Words, where the rows themselves say little."""
-    if (lost := _astray(seen, c)) is not None:
-        yield lost
+    """Say where the rows themselves tell little."""
+    if (mismatch := _mismatch_note(seen, c)) is not None:
+        yield mismatch
     if (n := len(seen.sizes)) < FEW:
         yield f"{n} rows are too few to estimate shares from: expected at least {FEW}."
     if (seen.sizes == c).all():
-        yield "Every set holds every class: none can be wrong, and none says anything about open rows."
+        yield (
+            "Every set holds every class: none can be wrong, and none says anything about open "
+            "rows."
+        )
 
 
-def _astray(seen: Observed, c: int) -> str | None:
-    """Words, if the model's best class is a candidate no more often than any class would be."""
-    hit, chance, n = seen.hit.mean(), seen.sizes.mean() / c, len(seen.sizes)
+def _mismatch_note(seen: Observed, c: int) -> str | None:
+    """Warn if the model's best class is a candidate no more often than any class would be."""
+    n = len(seen.sizes)
+    hit = seen.hit.mean()
+    chance = seen.sizes.mean() / c
     if n < FEW or chance > 0.9 or hit > chance + NORMAL_90 * np.sqrt(chance * (1 - chance) / n):
         return None
     return (
-        f"The model's best class is a candidate in {hit:.0%} of the rows; any class would be in {chance:.0%}: are its "
-        "columns in the order of the classes, and its rows in that of the sets?"
+        f"The model's best class is a candidate in {hit:.0%} of the rows; any class would be in "
+        f"{chance:.0%}: are its columns in the order of the classes, and its rows in that of the "
+        "sets?"
     )
 
 
-def lured(mixture: Mixture, seen: Observed) -> float:
-    """By how many standard errors wrong candidates follow the model's ranking.
+def ranking_excess(mixture: Mixture, seen: Observed) -> float:
+    """By how many standard errors do wrong candidates follow the model's ranking?
 
-    Where the best class is the truth and a candidate, the others are wrong candidates: drawn blindly, they hold as much
-    of the remaining probability as their number says.
+    Where the best class is the truth and a candidate, the others are wrong candidates: drawn
+    blindly, they hold as much of the remaining probability as their number says.
     """
-    joint, a, inside = explain(
-        mixture, seen, design(mixture, seen.scores), seen.rest[mixture.power]
-    )
+    X = design(mixture, seen.scores)
+    joint, a, covered = explain(mixture, seen, X, seen.rest[mixture.power])
     normal = joint[0] / joint.sum(axis=0)
-    right = normal * a * seen.hit / np.maximum(inside, 1e-12)
+    right = normal * a * seen.hit / np.maximum(covered, 1e-12)
     excess = right * (seen.rest[POWERS.index(1.0)] - seen.chance)
     return float(excess.sum() / max(np.sqrt((excess**2).sum()), 1e-12))
 
 
 def _bounds(seen: Observed, c: int) -> NDArray[np.float64]:
-    """Most that (closed, open, outside) can be: every set without the model's best class is wrong.
+    """Bound (closed, open, outside) from above: every set without the model's best class is wrong.
 
     An open row's set holds that class by chance, once in c/s: as many more are hidden.
     """

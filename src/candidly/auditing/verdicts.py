@@ -1,8 +1,9 @@
-"""Which rows have the truth outside their candidates, what is it, and which belong to no known class?"""
+"""Which rows have the truth outside their candidates, what is it, and which belong to no class?"""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from candidly.auditing.evidence import (
     read_outputs,
 )
 from candidly.auditing.mixture import Mixture, blend, design, explain
-from candidly.auditing.rates import DOUBTED, FEW, RatesEstimate, Study, study
+from candidly.auditing.rates import FEW, PRIOR_ROWS, RatesEstimate, Study, study
 from candidly.errors import InputError
 from candidly.kinds import KINDS, Rates
 
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.floating[Any]]
 
-LEAST = 1e-12  # probability of any kind that a row can be: none is ruled out by rounding
-MOST = 1e15  # odds of a kind against the others
-NEVER = 1e-3  # least share of the known rows for each kind, before given rates change the shares
+LEAST = 1e-12  # probability of any kind that a row can be: rounding rules none out
+MAX_ODDS = 1e15  # of a kind against the others
+MIN_SHARE = 1e-3  # of the known rows for each kind, before given rates change the shares
 
 
 def audit(
@@ -41,140 +42,240 @@ def audit(
     rates: str | Rates | RatesEstimate = "auto",
     ids: Any = None,
 ) -> pd.DataFrame:
-    """A verdict on each row, from a model's outputs for rows that it was not trained on (out-of-fold, for instance).
+    """Judge every row from a model's outputs for rows that it was not trained on.
 
-    candidates: `CandidateSets`, or anything that makes one. probs or logits: (n, c), arrays or memory maps, read in
-    blocks. features (n, d): embeddings, if there are any. rates: shares of closed and open rows to expect; "auto"
-    estimates them (`estimate_rates`). ids: names of the rows; their numbers if not given.
+    Parameters
+    ----------
+    candidates : CandidateSets or whatever makes one
+        The candidate labels of n rows over c classes.
+    probs, logits : array of shape (n, c)
+        The model's outputs, one of the two; out-of-fold outputs, for instance. Arrays, tensors,
+        DataFrames with a column per class, or memory maps, which are read in blocks.
+    features : array of shape (n, d), optional
+        Embeddings, for instance. Neighbours are evidence of open rows.
+    rates : "auto", Rates or RatesEstimate
+        Shares of closed and open rows to expect; "auto" estimates them (see `estimate_rates`).
+    ids : sequence of length n, optional
+        Names of the rows; 0 to n - 1 by default.
 
-    Columns: id; verdict: "normal", "closed" (the truth is another class) or "open" (no known class), whichever is most
-    likely; p_normal, p_closed, p_open: probabilities that sum to 1; suggested_label: the best candidate of a normal
-    row, the best other class of a closed one, missing where the verdict is "open"; suggested_probability: that it is
-    right; inside_loss, outside_loss: -log p of the best candidate and of the best other class. `attrs["notes"]` says
-    in words where the data cannot tell.
+    Returns
+    -------
+    pandas.DataFrame
+        One row per example:
 
+        - ``id``
+        - ``verdict``: "normal", "closed" (the truth is another class) or "open" (no known
+          class), whichever is most likely
+        - ``p_normal``, ``p_closed``, ``p_open``: probabilities that sum to 1
+        - ``suggested_label``: the best candidate of a normal row, the best other class of a
+          closed one, missing where the verdict is "open"
+        - ``suggested_probability``: that the suggestion is right
+        - ``inside_loss``, ``outside_loss``: -log p of the best candidate and of the best other
+          class
+
+        ``attrs["notes"]`` says where the data cannot tell.
+
+    See Also
+    --------
+    Audit : The same with the estimate and the fitted mixture.
+
+    Notes
+    -----
     A set of all classes is never closed. If `rates` asks for more closed rows than there are other
     sets, all of these are closed, and sets of all classes are normal or open in the proportion of
-    `rates`; with `Rates(1, 0)`, which leaves them nothing to be, they are normal.
+    `rates`; with ``Rates(1, 0)``, which leaves them nothing to be, they are normal.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import candidly
+    >>> probs = np.tile([[0.98, 0.01, 0.01], [0.01, 0.98, 0.01]], (100, 1))
+    >>> sets = [["a"], ["b", "c"]] * 99 + [["a"], ["c"]]
+    >>> table = candidly.audit(sets, probs)
+    >>> table[["verdict", "suggested_label"]].iloc[-1].tolist()
+    ['closed', 'b']
     """
-    outputs = read_outputs(candidates, probs, logits, features)
-    names = _names(ids, len(outputs))
-    plainly = (
-        DOUBTED / (len(outputs) + DOUBTED) if len(outputs) < FEW and isinstance(rates, str) else 0.0
-    )
-    with few_threads(outputs):
-        found = study(outputs)
-        table = _table(
-            outputs, names, *_judge_all(outputs, found, make_judges(found, rates), plainly)
+    return Audit(candidates, probs, logits=logits, features=features, rates=rates, ids=ids).table
+
+
+class Audit:
+    """A model's outputs, the mixtures fitted to them, and a verdict on each row.
+
+    Each part is computed once, when it is first used. The parameters are those of `audit`.
+
+    Attributes
+    ----------
+    outputs : Outputs
+        The candidate sets with the model's outputs, checked.
+    study : Study
+        The fitted mixtures.
+    estimate : RatesEstimate
+        Estimated shares of closed and open rows, with intervals.
+    table : pandas.DataFrame
+        What `audit` returns.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import candidly
+    >>> probs = np.tile([[0.98, 0.01, 0.01], [0.01, 0.98, 0.01]], (100, 1))
+    >>> audit = candidly.Audit([["a"], ["b", "c"]] * 99 + [["a"], ["c"]], probs)
+    >>> audit.table["verdict"].value_counts().to_dict()
+    {'normal': 199, 'closed': 1, 'open': 0}
+    >>> audit.estimate.outside < 0.05
+    True
+    """
+
+    def __init__(
+        self,
+        candidates: Any,
+        probs: Any = None,
+        *,
+        logits: Any = None,
+        features: Any = None,
+        rates: str | Rates | RatesEstimate = "auto",
+        ids: Any = None,
+    ) -> None:
+        self.outputs = read_outputs(candidates, probs, logits, features)
+        self.ids = _names(ids, len(self.outputs))
+        self.rates = _check_rates(rates)
+
+    @cached_property
+    def study(self) -> Study:
+        with few_threads(self.outputs):
+            return study(self.outputs)
+
+    @property
+    def estimate(self) -> RatesEstimate:
+        return self.study.estimate
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        judges = make_judges(self.study, self.rates)
+        with few_threads(self.outputs):
+            judged = _judge_all(self.outputs, self.study, judges, self._raw_weight)
+        table = _table(self.outputs, self.ids, *judged)
+        table.attrs["notes"] = list(self.estimate.notes)
+        return table
+
+    @property
+    def _raw_weight(self) -> float:
+        """How much the model's own probabilities count: something, where rows are few."""
+        n = len(self.outputs)
+        return PRIOR_ROWS / (n + PRIOR_ROWS) if n < FEW and self.rates is None else 0.0
+
+
+def _check_rates(rates: Any) -> Rates | None:
+    """The given shares; None if they are to be estimated."""
+    if isinstance(rates, str) and rates == "auto":
+        return None
+    rates = rates.rates if isinstance(rates, RatesEstimate) else rates
+    if not isinstance(rates, Rates):
+        raise InputError(
+            f'rates={rates!r}: expected "auto", Rates(closed, open), or what estimate_rates() '
+            "returned."
         )
-    table.attrs["notes"] = list(found.estimate.notes)
-    return table
+    return rates
 
 
 def _judge_all(
-    outputs: Outputs, found: Study, judges: list[Judge], plainly: float
+    outputs: Outputs, found: Study, judges: list[Judge], raw_weight: float
 ) -> tuple[Floats, Floats, Floats]:
-    """(n, 3) probabilities of the kinds, (n, 2) suggested class and its probability, (n, 2) losses."""
+    """(n, 3) probabilities of the kinds, (n, 2) suggestion and its probability, (n, 2) losses."""
     n = len(outputs)
-    whole = n == len(found.seen.sizes)  # all rows were looked at already
-    powers = POWERS if whole else tuple(sorted({POWERS[judge.mixture.power] for judge in judges}))
-    post, suggestion, losses = (
-        np.empty((n, 3)),
-        np.empty((n, 2)),
-        np.empty((n, 2), dtype=np.float32),
-    )
-    scratch = None if whole else outputs.scratch()
-    for block in [slice(0, n)] if whole else outputs.blocks():
-        seen = found.seen if whole else observe(outputs, block, found.reference, powers, scratch)
-        post[block], suggestion[block] = judge_rows(judges, seen, powers, plainly)
+    all_seen = n == len(found.seen.sizes)  # the study looked at every row
+    powers = tuple(sorted({POWERS[judge.mixture.power] for judge in judges}))
+    powers = POWERS if all_seen else powers
+    post = np.empty((n, 3))
+    suggestion = np.empty((n, 2))
+    losses = np.empty((n, 2), dtype=np.float32)
+    scratch = None if all_seen else outputs.scratch()
+    for block in [slice(0, n)] if all_seen else outputs.blocks():
+        seen = found.seen if all_seen else observe(outputs, block, found.reference, powers, scratch)
+        post[block], suggestion[block] = judge_rows(judges, seen, powers, raw_weight)
         losses[block] = _losses(seen)
     return post, suggestion, losses
 
 
 class Judge(NamedTuple):
-    """A mixture, how much its word counts, and factors of the three kinds that give the wanted shares."""
+    """A mixture, its weight among the judges, and factors that give the kinds the wanted shares."""
 
     mixture: Mixture
     weight: float
     odds: Floats
 
 
-def make_judges(found: Study, rates: Any = "auto") -> list[Judge]:
-    """Estimated shares: the mixtures with and without open rows, weighed. Given ones: that which can have them."""
-    if isinstance(rates, str) and rates == "auto":
+def make_judges(found: Study, rates: Rates | None = None) -> list[Judge]:
+    """Make the judges of a study.
+
+    With estimated shares (`rates` is None) these are the mixtures with and without open rows, by
+    their weights; with given ones, the mixture that can have them.
+    """
+    if rates is None:
         judges = [
             Judge(found.mixture, found.weight, np.ones(3)),
             Judge(found.without, 1 - found.weight, np.ones(3)),
         ]
         return judges[:1] if found.weight > 0.999 else judges
-    rates = rates.rates if isinstance(rates, RatesEstimate) else rates
-    if not isinstance(rates, Rates):
-        raise InputError(
-            f'rates={rates!r}: expected "auto", Rates(closed, open), or what estimate_rates() returned.'
-        )
     mixture = found.mixture if rates.open > 0 else found.without
-    mixture = replace(mixture, closed=float(np.clip(mixture.closed, NEVER, 1 - NEVER)))
+    mixture = replace(mixture, closed=float(np.clip(mixture.closed, MIN_SHARE, 1 - MIN_SHARE)))
     return [Judge(mixture, 1.0, _odds(mixture, found.seen, rates))]
 
 
 def judge_rows(
-    judges: list[Judge], seen: Observed, powers: tuple[float, ...], plainly: float = 0.0
+    judges: list[Judge], seen: Observed, powers: tuple[float, ...], raw_weight: float = 0.0
 ) -> tuple[Floats, Floats]:
-    """((n, 3) probabilities of the kinds, (n, 2) suggested class and its probability).
+    """Return (n, 3) probabilities of the kinds, and (n, 2) suggested class and its probability.
 
-    The suggestion is the best candidate of a row that is rather normal, the best other class of one rather closed.
-    plainly: how much the model's own word counts, beside mixtures that were fitted to few rows.
+    The suggestion is the best candidate of a row that is rather normal, and the best other class
+    of one that is rather closed. `raw_weight` blends in the model's raw probabilities: mixtures
+    fitted to few rows are not to be trusted alone.
     """
-    X, total = (
-        design(judges[0].mixture, seen.scores),
-        sum(judge.weight for judge in judges),
-    )  # the knots are the same
-    where = [powers.index(POWERS[judge.mixture.power]) for judge in judges]
+    X = design(judges[0].mixture, seen.scores)  # the knots of all judges are the same
+    total = sum(judge.weight for judge in judges)
     parts = [
-        judge.weight / total * _opinion(judge, seen, X, k)
-        for judge, k in zip(judges, where, strict=True)
+        judge.weight / total * _opinion(judge, seen, X, powers.index(POWERS[judge.mixture.power]))
+        for judge in judges
     ]
     opinion = np.sum(parts, axis=0) if len(parts) > 1 else parts[0]
-    if plainly:
-        opinion = (1 - plainly) * opinion + plainly * _plain_opinion(seen)
+    if raw_weight:
+        opinion = (1 - raw_weight) * opinion + raw_weight * _raw_opinion(seen)
     normal, closed, open_, right_in, right_out = opinion
     stays = normal >= closed
-    label, right = (
-        np.where(stays, seen.label_in, seen.label_out),
-        np.where(stays, right_in, right_out),
-    )
+    label = np.where(stays, seen.label_in, seen.label_out)
+    right = np.where(stays, right_in, right_out)
     return np.stack([normal, closed, open_], axis=1), np.stack([label, right], axis=1)
 
 
 def _opinion(judge: Judge, seen: Observed, X: Floats, k: int) -> Floats:
-    """(5, n): P(normal), P(closed), P(open), P(truth is the best candidate), P(truth is the best other class)."""
-    mixture, spread = judge.mixture, seen.spread[k]
-    joint, a, inside = explain(mixture, seen, X, seen.rest[k])
+    """(5, n): P(normal), P(closed), P(open), P(truth = best candidate), P(truth = best other)."""
+    mixture = judge.mixture
+    spread = seen.spread[k]
+    joint, a, covered = explain(mixture, seen, X, seen.rest[k])
     normal, closed, open_ = _kinds(_possible(mixture, seen, joint), judge.odds)
-    best, lesser = np.maximum(seen.inside, seen.outside), np.minimum(seen.inside, seen.outside)
+    best = np.maximum(seen.best_in, seen.best_out)
+    lesser = np.minimum(seen.best_in, seen.best_out)
     with np.errstate(invalid="ignore", divide="ignore"):
         second = power_of(lesser, POWERS[mixture.power]) / spread
     evenly = 1 / (mixture.n_classes - 1)
     second = (1 - a) * blend(np.where(spread > 0, second, evenly), evenly, mixture.floor)
-    p_in, p_out = (
-        np.where(seen.inside >= best, a, second),
-        np.where(seen.outside >= best, a, second),
-    )
-    right_in = normal * np.minimum(p_in / np.maximum(inside, 1e-12), 1)
-    right_out = closed * np.minimum(p_out / np.maximum(1 - inside, 1e-12), 1)
+    p_in = np.where(seen.best_in >= best, a, second)
+    p_out = np.where(seen.best_out >= best, a, second)
+    right_in = normal * np.minimum(p_in / np.maximum(covered, 1e-12), 1)
+    right_out = closed * np.minimum(p_out / np.maximum(1 - covered, 1e-12), 1)
     return np.stack([normal, closed, open_, right_in, right_out])
 
 
-def _plain_opinion(seen: Observed) -> Floats:
+def _raw_opinion(seen: Observed) -> Floats:
     """As `_opinion`, from the best candidate and the best other class alone."""
-    normal = seen.inside / (seen.inside + seen.outside)
+    normal = seen.best_in / (seen.best_in + seen.best_out)
     return np.stack([normal, 1 - normal, np.zeros_like(normal), normal, 1 - normal])
 
 
 def _possible(mixture: Mixture, seen: Observed, joint: Floats) -> Floats:
     """`joint`, at least LEAST for every kind that a row can be: a full set is never closed."""
     is_partial = seen.sizes < mixture.n_classes
-    with_open = np.full(len(is_partial), mixture.openness is not None)
+    with_open = np.full(len(is_partial), mixture.open_weights is not None)
     can_be = np.stack([np.ones_like(is_partial), is_partial, with_open])
     return np.maximum(joint, can_be * joint.dtype.type(LEAST))
 
@@ -189,8 +290,8 @@ def _kinds(joint: Floats, odds: Floats) -> Floats:
 def _odds(mixture: Mixture, seen: Observed, rates: Rates) -> Floats:
     """(3,) factors of the three kinds that give the sampled rows the wanted shares on average.
 
-    If too few rows can be closed, the factor of closed grows to MOST, and those of normal and open
-    settle in the proportion of `rates`.
+    If too few rows can be closed, the factor of closed grows to MAX_ODDS, and those of normal and
+    open approach the proportion of `rates`.
     """
     joint, _, _ = explain(mixture, seen, design(mixture, seen.scores), seen.rest[mixture.power])
     joint = _possible(mixture, seen, joint)
@@ -201,17 +302,17 @@ def _odds(mixture: Mixture, seen: Observed, rates: Rates) -> Floats:
         odds *= wanted / np.maximum(now, LEAST)
         if (others := odds[0] + odds[2]) > 0:
             odds /= others
-        odds = np.minimum(odds, MOST)
+        odds = np.minimum(odds, MAX_ODDS)
         if np.abs(now - wanted).max() < 1e-4:
             break
     return odds
 
 
 def _losses(seen: Observed) -> Floats:
+    """(n, 2): -log p of the best candidate, and of the best other class."""
+    best = np.stack([seen.best_in, seen.best_out], axis=1)
     with np.errstate(divide="ignore"):
-        return np.stack(
-            [seen.doubt - np.log(seen.inside), seen.doubt - np.log(seen.outside)], axis=1
-        )
+        return seen.doubt[:, None] - np.log(best)
 
 
 def _names(ids: Any, n: int) -> Any:
@@ -232,13 +333,12 @@ def _table(
     verdict = post.argmax(axis=1)
     is_open = verdict == 2
     labels = np.where(is_open, -1, suggestion[:, 0]).astype(np.int64)
+    classes = pd.Index(outputs.sets.classes.tolist())
     columns = {
         "id": names,
         "verdict": pd.Categorical.from_codes(verdict, categories=pd.Index(KINDS)),
         **{f"p_{kind}": post[:, k] for k, kind in enumerate(KINDS)},
-        "suggested_label": pd.Categorical.from_codes(
-            labels, categories=pd.Index(outputs.sets.classes.tolist())
-        ),
+        "suggested_label": pd.Categorical.from_codes(labels, categories=classes),
         "suggested_probability": np.where(is_open, post[:, 2], suggestion[:, 1]),
         "inside_loss": losses[:, 0],
         "outside_loss": losses[:, 1],

@@ -1,4 +1,4 @@
-"""`PartialLabelClassifier`: candidate labels in; a scikit-learn classifier, and the rows it doubts, out."""
+"""`PartialLabelClassifier`: candidate labels in; a classifier, and an audit of the rows, out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
+from candidly.auditing.verdicts import Audit
+from candidly.blocks import row_blocks
 from candidly.checks import number, one_of, whole
+from candidly.console.progress import bar
 from candidly.errors import InputError
 from candidly.kinds import Rates, Selection
 from candidly.methods import METHODS, Method
@@ -46,47 +49,94 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NOTE = "estimator.json"
-KEPT = (
-    "rates_",
-    "reach_",
-    "n_features_in_",
-    "feature_names_in_",
-)  # fitted attributes that the note holds
-WARMUP = (
-    0.3  # of the training, for `ooc`: its own default, a tenth, is meant for hundreds of epochs
-)
-STEPS, LONGEST = (
-    2000,
-    60,
-)  # epochs="auto": so many steps, but no more epochs: it would learn wrong sets by heart
-FAR = 2.0  # times the distance of any training row: of no known class
-PIXEL_BATCH = 32  # of few images, larger batches are too few to learn anything
-FOLDS = 5  # of the calibration
+MODEL_FILES = ("model/model.json", "model/model.safetensors")
+# Fitted attributes that the note holds.
+SAVED_ATTRIBUTES = ("rates_", "reach_", "n_features_in_", "feature_names_in_")
+# Warm-up of `ooc` as a share of the training: its own default, a tenth, is for hundreds of epochs.
+WARMUP = 0.3
+# epochs="auto" trains this many steps, but no longer than this many epochs: a longer training
+# learns wrong sets by heart.
+STEPS = 2000
+MAX_EPOCHS = 60
+FAR = 2.0  # times the distance of any training row: beyond it a row is of no known class
+PIXEL_BATCH = 32  # with few images, larger batches give too few steps
+CALIBRATION_FOLDS = 5
 
 
 class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
-    """A scikit-learn classifier that learns from candidate labels, even when the truth is not among them.
+    """Classifier that learns from candidate labels, even when the truth is not among them.
 
-    X: a table (n, d), dense, sparse (made dense) or a DataFrame of numbers, which is standardised; or images, uint8
-    of shape (n, h, w) or (n, h, w, 1 or 3). y: whatever makes `CandidateSets`, such as lists of labels, "cat|dog"
-    strings, a 0/1 matrix, a DataFrame whose columns are the classes; one label a row is a set of one.
+    It follows scikit-learn's conventions.
 
-    method: one of `METHODS`, whose own settings are further arguments: `PartialLabelClassifier("ooc", alpha=0.5)`, and
-        names for `GridSearchCV`: `{"alpha": [0.5, 1]}`. `ooc` warms up for 0.3 of the training unless told.
-    preset: of the method's settings; "auto": `robust`, if the method has it.
-    rates: `Rates(closed, open)`, or "auto": estimated from the outputs; for `ooc`, and for `audit`.
-    net: a name of `tensors.nets.NETS`; "auto": `mlp` for tables, `fastconv` for images; or a function of (shape,
-        number of classes) that gives a module.
-    scheme, epochs, batch_size, lr, weight_decay: see `training.trainer.SCHEMES`; None is the scheme's own value.
-        epochs="auto": the scheme's, or more on few rows: up to 60, or 2,000 steps.
-    calibrate: for `predict(X, reject=...)`, so many fifths of the rows (0 to 5) are scored by nets that never saw them;
-        each costs 0.8 of a training. With 0 it cannot reject.
-    unknown_label: what `predict(X, reject=...)` gives for inputs of no known class.
+    Parameters
+    ----------
+    method : str, default="ooc"
+        One of `candidly.methods.METHODS`. Its own settings are further arguments, as in
+        ``PartialLabelClassifier("ooc", alpha=0.5)``, and parameter names for `GridSearchCV`.
+        `ooc` warms up for 0.3 of the training unless `warmup` is given.
+    preset : str or None, default="auto"
+        Preset of the method's settings. "auto" is `robust`, if the method has it.
+    rates : Rates or "auto", default="auto"
+        Shares of closed and open rows, for methods that use them and for `audit`. "auto"
+        estimates them from outputs.
+    net : str or callable, default="auto"
+        A name of `candidly.tensors.nets.NETS`, or a function of (shape, number of classes) that
+        returns a module. "auto" is `mlp` for tables and `fastconv` for images.
+    scheme : str, default="fast"
+        A name of `candidly.training.trainer.SCHEMES`.
+    epochs : int or "auto", default="auto"
+        "auto" is the scheme's number, or more with few rows: up to 60 epochs or 2,000 steps.
+    batch_size, lr, weight_decay : optional
+        None is the scheme's own value; for images the batch size is 32.
+    calibrate : int, default=1
+        For ``predict(X, reject=...)``, this many fifths of the rows (0 to 5) are scored by nets
+        that did not see them. Each costs 0.8 of a training. With 0 the classifier cannot reject.
+    unknown_label : optional
+        What ``predict(X, reject=...)`` gives for inputs of no known class.
+    random_state : int, RandomState or None
+        Decides folds and training.
+    device : str, default="auto"
+        Such as "cpu" or "cuda:1"; "auto" takes a GPU if there is one.
+    verbose : bool or None, default=False
+        Show progress; None shows it on a terminal only.
+    **settings
+        Settings of the method.
 
-    Fitted: `classes_`; `selection_`, masks of the normal, closed-set and open-set training rows, and `rates_`, their
-    shares (None for methods that do not divide them); `history_`, one row of metrics an epoch; `predictor_`, the net;
-    `n_features_in_` and `feature_names_in_` of tables; `known_energies_`, of unseen rows judged normal; `reach_`, the
-    distance of the outmost training row of a table.
+    Attributes
+    ----------
+    classes_ : ndarray of shape (c,)
+        The class labels.
+    selection_ : Selection or None
+        Masks of the normal, closed and open training rows; None for methods that select none.
+    rates_ : Rates or None
+        The shares in use; None for methods that know none.
+    history_ : list of dict
+        One row of metrics per epoch.
+    predictor_ : Predictor
+        The net with its normalisation and class list.
+    known_energies_ : ndarray
+        Energies of unseen rows that were judged normal, largest first.
+    reach_ : float
+        Distance of the outermost training row of a table.
+    n_features_in_, feature_names_in_
+        Of tables, as in scikit-learn.
+
+    Notes
+    -----
+    `X` is a table (n, d), dense, sparse or a DataFrame of numbers, which is standardised; or
+    images, uint8 of shape (n, h, w) or (n, h, w, 1 or 3). `y` is whatever makes `CandidateSets`:
+    lists of labels, "cat|dog" strings, a 0/1 matrix, a DataFrame whose columns are the classes.
+    One label per row is a set of one.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from candidly import PartialLabelClassifier
+    >>> X = np.repeat([[0.0, 0.0], [4.0, 4.0]], 50, axis=0)
+    >>> y = [["a"], ["a", "b"]] * 25 + [["b"], ["a", "b"]] * 25
+    >>> model = PartialLabelClassifier("proden", epochs=5, random_state=0).fit(X, y)
+    >>> model.predict([[0.0, 0.0], [4.0, 4.0]]).tolist()
+    ['a', 'b']
     """
 
     classes_: np.ndarray
@@ -113,7 +163,7 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         unknown_label: Any = None,
         random_state: Any = None,
         device: str = "auto",
-        verbose: bool = False,
+        verbose: bool | None = False,
         **settings: Any,
     ) -> None:
         self.method = method
@@ -135,11 +185,11 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
     # ---- parameters
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """All parameters, and those settings of the method that were given."""
+        """Return all parameters, and those settings of the method that were given."""
         return {**super().get_params(deep), **self._settings}
 
     def set_params(self, **params: Any) -> PartialLabelClassifier:
-        """Set parameters and settings of the method by name."""
+        """Set parameters, and settings of the method, by name."""
         own = self._get_param_names()
         super().set_params(**{name: value for name, value in params.items() if name in own})
         settings = {name: value for name, value in params.items() if name not in own}
@@ -156,39 +206,30 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
     def _check_names(self, names: Iterable[str]) -> None:
         """Refuse what is neither a parameter of ours nor a setting of the method."""
         for name in names:
-            allowed = [
-                *self._get_param_names(),
-                *defaults(METHODS[one_of(self.method, METHODS, "method")]),
-            ]
+            settings = defaults(METHODS[one_of(self.method, METHODS, "method")])
+            allowed = [*self._get_param_names(), *settings]
             one_of(name, allowed, f"parameter of PartialLabelClassifier({self.method!r})")
 
     def _make_method(self, rates: Any) -> Method:
         cls = METHODS[one_of(self.method, METHODS, "method")]
         self._check_names(self._settings)
-        ours = {
-            name: value
-            for name, value in {"rates": rates, "warmup": WARMUP}.items()
-            if name in defaults(cls)
-        }
-        robust = "robust" if "robust" in cls.PRESETS else None
-        return make_method(
-            self.method,
-            robust if self.preset == "auto" else self.preset,
-            {**ours, **self._settings},
-        )
+        ours = {"rates": rates, "warmup": WARMUP}
+        known = {name: value for name, value in ours.items() if name in defaults(cls)}
+        preset = self.preset
+        if preset == "auto":
+            preset = "robust" if "robust" in cls.PRESETS else None
+        return make_method(self.method, preset, {**known, **self._settings})
 
     def _make_scheme(self, shape: tuple[int, ...]) -> train.Scheme:
         given = {name: getattr(self, name) for name in ("batch_size", "lr", "weight_decay")}
         if self.batch_size is None and self.scheme == "fast" and len(shape) > 2:
             given["batch_size"] = PIXEL_BATCH
-        plan = train.make_scheme(
-            self.scheme, **{name: value for name, value in given.items() if value is not None}
-        )
-        n = shape[0]
+        changes = {name: value for name, value in given.items() if value is not None}
+        plan = train.make_scheme(self.scheme, **changes)
         if self.epochs != "auto":
             return train.make_scheme(plan, epochs=self.epochs)
-        enough = math.ceil(STEPS * plan.batch_size / max(n, plan.batch_size))
-        return train.make_scheme(plan, epochs=max(plan.epochs, min(LONGEST, enough)))
+        enough = math.ceil(STEPS * plan.batch_size / max(shape[0], plan.batch_size))
+        return train.make_scheme(plan, epochs=max(plan.epochs, min(MAX_EPOCHS, enough)))
 
     def _make_net(self, shape: tuple[int, ...], n_classes: int, seed: int) -> nn.Module:
         if isinstance(self.net, str):
@@ -198,7 +239,9 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
             return self.net(shape, n_classes)
 
     def _net_name(self, shape: tuple[int, ...]) -> Any:
-        return self.net if self.net != "auto" else "fastconv" if len(shape) == 3 else "mlp"
+        if self.net != "auto":
+            return self.net
+        return "fastconv" if len(shape) == 3 else "mlp"
 
     def _seed(self) -> int:
         if isinstance(self.random_state, Integral):
@@ -208,89 +251,213 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
     # ---- fitting
 
     def fit(self, X: Any, y: Any) -> PartialLabelClassifier:
-        """Learn from inputs `X` and their candidate labels `y`."""
+        """Learn from inputs `X` and their candidate labels `y`.
+
+        Parameters
+        ----------
+        X : array of shape (n, d), or images
+            See the notes of the class.
+        y : CandidateSets or whatever makes one
+            The candidate labels of each row.
+
+        Returns
+        -------
+        PartialLabelClassifier
+            The fitted classifier itself.
+        """
         whole(self.calibrate, "calibrate")
-        sets, X, seed = read_candidates(y), self._read(X, reset=True), self._seed()
-        fitted = self._train(X, sets, seed, self.rates)
-        self.classes_, self.predictor_ = sets.classes, fitted.predictor
-        self.history_, self.selection_ = fitted.history, fitted.selection
-        self.rates_ = fitted.method.rates
-        self.known_energies_ = self._calibration(X, sets, seed)
-        self.reach_ = float(self._distances(X).max())
+        sets = read_candidates(y)
+        table = self._read(X, reset=True)
+        seed = self._seed()
+        self._fit(table, sets, seed)
+        self.known_energies_ = self._known_energies(self._calibration_logits(table, sets, seed))
         return self
 
+    def fit_audit(self, X: Any, y: Any, *, cv: int = 5, ids: Any = None) -> Audit:
+        """Fit to all rows, and audit each row by a net that did not see it.
+
+        The nets of the audit also calibrate ``predict(X, reject=...)``. It costs cv + 1 trainings.
+
+        Parameters
+        ----------
+        X, y
+            As for `fit`.
+        cv : int, default=5
+            Number of folds.
+        ids : sequence, optional
+            Names of the rows in the audit.
+
+        Returns
+        -------
+        Audit
+            Its `table` is what `audit` returns.
+        """
+        sets = read_candidates(y)
+        table = self._read(X, reset=True)
+        check_folds(cv, len(sets))
+        seed = self._seed()
+        with bar(cv + 1, "training", shown=self.verbose) as advance:
+            logits = self._unseen(table, sets, seed, self.rates, cv, cv, advance)
+            self._fit(table, sets, seed)
+            advance("all rows")
+        self.known_energies_ = self._known_energies(logits)
+        return self._make_audit(X, table, sets, logits, ids)
+
+    def audit(self, X: Any, candidates: Any, *, cv: int = 5, ids: Any = None) -> pd.DataFrame:
+        """Audit rows, each by a net that did not see it. Needs no `fit`, and costs `cv` trainings.
+
+        Parameters
+        ----------
+        X, candidates
+            As for `fit`.
+        cv : int, default=5
+            Number of folds.
+        ids : sequence, optional
+            Names of the rows.
+
+        Returns
+        -------
+        pandas.DataFrame
+            As `candidly.audit` returns it.
+        """
+        sets = read_candidates(candidates)
+        table = clone(self)._read(X, reset=True)
+        check_folds(cv, len(sets))
+        logits = self._unseen(table, sets, self._seed(), self.rates, cv, cv)
+        return self._make_audit(X, table, sets, logits, ids).table
+
+    def _fit(self, X: np.ndarray, sets: CandidateSets, seed: int) -> None:
+        """Train on all rows."""
+        fitted = self._train(X, sets, seed, self.rates)
+        self.classes_ = sets.classes
+        self.predictor_ = fitted.predictor
+        self.history_ = fitted.history
+        self.selection_ = fitted.selection
+        self.rates_ = fitted.method.rates
+        self.reach_ = float(self._distances(X).max())
+
     def _train(
-        self, X: np.ndarray, sets: CandidateSets, seed: int, rates: Any, label: str = ""
+        self,
+        X: np.ndarray,
+        sets: CandidateSets,
+        seed: int,
+        rates: Any,
+        label: str = "",
     ) -> train.Fitted:
         train.check_lengths(len(X), sets, None)
         views = make_views(X, device=train.find_device(self.device))
-        net, method = self._make_net(views.shape, sets.n_classes, seed), self._make_method(rates)
-        plan, name = self._make_scheme(X.shape), label or self.method
         return train.fit(
-            net,
+            self._make_net(views.shape, sets.n_classes, seed),
             views,
             sets,
-            method,
-            scheme=plan,
+            self._make_method(rates),
+            scheme=self._make_scheme(X.shape),
             seed=seed,
-            label=name,
-            progress=bool(self.verbose),
+            label=label or self.method,
+            progress=self.verbose,
         )
 
     def _unseen(
-        self, X: np.ndarray, sets: CandidateSets, seed: int, rates: Any, cv: int, parts: int
+        self,
+        X: np.ndarray,
+        sets: CandidateSets,
+        seed: int,
+        rates: Any,
+        cv: int,
+        parts: int,
+        advance: Callable[[str], None] = lambda note: None,
     ) -> np.ndarray:
-        """Logits of the rows of the first `parts` of `cv` folds by nets that did not see them; NaN for the others."""
-        fold, logits = split(sets, cv, seed), np.full(sets.shape, np.nan, dtype=np.float32)
+        """Logits of the first `parts` of `cv` folds by nets that did not see them, else NaN."""
+        fold = split(sets, cv, seed)
+        logits = np.full(sets.shape, np.nan, dtype=np.float32)
         for part in range(parts):
-            mine = fold == part
-            fitted = self._train(
-                X[~mine], sets[~mine], seed, rates, f"{self.method}, fold {part + 1} of {parts}"
-            )
-            logits[mine] = fitted.predictor.logits(X[mine])
+            label = f"{self.method}, fold {part + 1} of {parts}"
+            held_out = fold == part
+            fitted = self._train(X[~held_out], sets[~held_out], seed, rates, label)
+            logits[held_out] = fitted.predictor.logits(X[held_out])
+            advance(f"{part + 1} of {parts} folds")
         return logits
 
-    def _calibration(self, X: np.ndarray, sets: CandidateSets, seed: int) -> np.ndarray:
-        """Energies of rows judged normal, largest first; of unseen ones, unless there are too few to set some apart."""
+    def _make_audit(
+        self, X: Any, table: np.ndarray, sets: CandidateSets, logits: np.ndarray, ids: Any
+    ) -> Audit:
+        """Audit by logits, and by neighbours where nearness means something.
+
+        Neighbours are those of the standardised table. Sparse tables count words, as a rule, and
+        near in words is not near in meaning; neither are pixels.
+        """
+        near = table.ndim == 2 and not sparse.issparse(X)
+        features = make_views(table).data.numpy() if near else None
+        return Audit(sets, logits=logits, features=features, rates=self.rates, ids=ids)
+
+    def _calibration_logits(self, X: np.ndarray, sets: CandidateSets, seed: int) -> np.ndarray:
+        """Logits of unseen rows, NaN for the others; of all rows if there are too few to split."""
         if not self.calibrate:
-            return np.empty(0, dtype=np.float32)
-        if len(X) < 2 * FOLDS:
-            logits = self.predictor_.logits(X)
-        else:
-            logits = self._unseen(X, sets, seed, self.rates_, FOLDS, min(self.calibrate, FOLDS))
-        normal = np.ones(len(X), dtype=bool) if self.selection_ is None else self.selection_.normal
-        return -np.sort(-energy(logits[normal & ~np.isnan(logits[:, 0])]))
+            return np.full(sets.shape, np.nan, dtype=np.float32)
+        if len(X) < 2 * CALIBRATION_FOLDS:
+            return self.predictor_.logits(X)
+        parts = min(self.calibrate, CALIBRATION_FOLDS)
+        return self._unseen(X, sets, seed, self.rates_, CALIBRATION_FOLDS, parts)
+
+    def _known_energies(self, logits: np.ndarray) -> np.ndarray:
+        """Energies of the rows judged normal, largest first; rows of NaN are left out."""
+        usable = ~np.isnan(logits[:, 0])
+        if self.selection_ is not None:
+            usable &= self.selection_.normal
+        return -np.sort(-energy(logits[usable]))
 
     def _read(self, X: Any, *, reset: bool = False) -> np.ndarray:
-        """Images as they are; tables checked by scikit-learn, and dense."""
+        """Return images as they are, and tables dense, checked by scikit-learn."""
         if getattr(X, "ndim", 2) > 2:
             images = np.asarray(X)
             if images.dtype != np.uint8:
-                given = f"X has {images.ndim} dimensions, as images have, and is of {images.dtype}"
-                raise InputError(f"{given}: expected uint8, 0 to 255.")
-            for name in (
-                "n_features_in_",
-                "feature_names_in_",
-            ):  # of a table that it was fitted to before
+                raise InputError(
+                    f"X has {images.ndim} dimensions, as images have, but is {images.dtype}: "
+                    "expected uint8, 0 to 255, or a table (n, d)."
+                )
+            for name in ("n_features_in_", "feature_names_in_"):  # of an earlier table
                 self.__dict__.pop(name, None)
             return images
-        with told():
+        with _input_errors():
             table = validate_data(self, X, reset=reset, accept_sparse="csr", dtype="numeric")
         return table.toarray() if sparse.issparse(table) else table
 
     # ---- using
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """(n, c) probabilities of the classes."""
+        """Predict probabilities.
+
+        Parameters
+        ----------
+        X : array of shape (n, d), or images
+
+        Returns
+        -------
+        ndarray of shape (n, c)
+            In the order of `classes_`.
+        """
         check_is_fitted(self, "predictor_")
         return self.predictor_.predict_proba(self._read(X))
 
     def predict(self, X: Any, reject: float | None = None) -> np.ndarray:
-        """(n,) labels; with `reject`, inputs that look least like any known class become `unknown_label`.
+        """Predict labels.
 
-        reject: the share of the inputs of known classes that may be lost to it, such as 0.05. Inputs are ranked by
-        their energy, and compared with training rows judged normal (see `calibrate`). Far away from all training rows
-        a net is sure of anything: rows of a table that are FAR times as far out as any of those are unknown, too.
+        Parameters
+        ----------
+        X : array of shape (n, d), or images
+        reject : float, optional
+            Give inputs that look least like any known class the label `unknown_label`. About this
+            share of the inputs of known classes is rejected too, such as 0.05.
+
+        Returns
+        -------
+        ndarray of shape (n,)
+
+        Notes
+        -----
+        Inputs are ranked by their energy, and compared with training rows judged normal (see
+        `calibrate`). Far from all training rows a net is sure of anything: rows of a table that are
+        FAR times as far out as any training row are rejected too.
         """
         check_is_fitted(self, "predictor_")
         X = self._read(X)
@@ -307,140 +474,157 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         return label_array([*self.classes_.tolist(), self.unknown_label])[index]
 
     def _distances(self, X: np.ndarray) -> np.ndarray:
-        """(n,) how far rows of a table are from the mean of the training rows, in standard deviations; 0 for images."""
+        """(n,) distances of rows from the training mean, in standard deviations; 0 for images."""
         if X.ndim > 2:
             return np.zeros(len(X))
         mean, std = self.predictor_.mean, self.predictor_.std
-        blocks = np.array_split(
-            X, len(X) // 4096 + 1
-        )  # of all rows at once, the differences take much memory
-        return np.concatenate([np.linalg.norm((rows - mean) / std, axis=1) for rows in blocks])
+        distances = [
+            np.linalg.norm((X[rows] - mean) / std, axis=1) for rows in row_blocks(*X.shape)
+        ]
+        return np.concatenate(distances)
 
     def _threshold(self, reject: float) -> float:
-        """The k-th largest known energy, of m: one more row of their kind exceeds it with probability k / (m + 1)."""
+        """The k-th largest of m known energies: another exceeds it with probability k / (m + 1)."""
         known = self.known_energies_
         if not len(known):
             raise InputError(
-                "fitted with calibrate=0, this classifier cannot reject: fit it with calibrate=1 or more."
+                "fitted with calibrate=0, this classifier cannot reject: fit it with calibrate=1 "
+                "or more."
             )
-        return float(
-            np.concatenate([[math.inf], known, [-math.inf]])[math.floor(reject * (len(known) + 1))]
-        )
+        thresholds = np.concatenate([[math.inf], known, [-math.inf]])
+        return float(thresholds[math.floor(reject * (len(known) + 1))])
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Share of rows whose predicted label is in the set of `y`: accuracy, if `y` is one true label a row."""
+        """Return the share of rows whose predicted label is in the set of `y`.
+
+        With one true label per row this is accuracy.
+        """
         check_is_fitted(self, "predictor_")
-        sets, index = read_candidates(y, self.classes_), self.predict_proba(X).argmax(-1)
+        sets = read_candidates(y, self.classes_)
+        index = self.predict_proba(X).argmax(-1)
         where = {label: i for i, label in enumerate(sets.classes.tolist())}
         predicted = np.array([where.get(label, -1) for label in self.classes_.tolist()])[index]
         return float(np.average(sets.contains(predicted), weights=sample_weight))
 
-    def audit(self, X: Any, candidates: Any, *, cv: int = 5, ids: Any = None) -> pd.DataFrame:
-        """`candidly.audit` of these rows, each judged by a net that did not see it; there is no need to `fit` before.
-
-        It costs `cv` trainings: together with `fit`, about cv + 1.
-        """
-        sets, X = read_candidates(candidates), clone(self)._read(X, reset=True)
-        if len(sets) < whole(cv, "cv", 2):
-            raise InputError(f"cv={cv}: expected at most {len(sets)}, the number of rows.")
-        from candidly.auditing.verdicts import audit
-
-        features = (
-            make_views(X).data.numpy() if X.ndim == 2 else None
-        )  # standardised: neighbours are evidence too
-        logits = self._unseen(X, sets, self._seed(), self.rates, cv, cv)
-        return audit(sets, logits=logits, features=features, rates=self.rates, ids=ids)
-
     # ---- keeping
 
     def save(self, path: str | Path, *, replace: bool = False) -> None:
-        """A folder with all of it, complete or absent, without pickle. `replace`: an earlier one there gives way."""
+        """Write the classifier into a new folder, complete or not at all, without pickle.
+
+        Parameters
+        ----------
+        path : str or Path
+            The folder.
+        replace : bool, default=False
+            Replace an earlier classifier there.
+        """
         check_is_fitted(self, "predictor_")
         with writing(path, {"estimator": type(self).__name__}, replace=replace) as run:
             self.write(run)
 
     def write(self, run: Run) -> None:
         """Save into a RUN folder that `candidly.storage.store.writing` has opened."""
-        shape, groups = self.predictor_.shape, self.selection_
+        shape = self.predictor_.shape
+        groups = {} if self.selection_ is None else self.selection_._asdict()
         net = {"name": self._net_name(shape), "shape": list(shape), "n_classes": len(self.classes_)}
         run.save_model(self.predictor_, net if isinstance(self.net, str) else None)
-        run.save_arrays(
-            known_energies=self.known_energies_, **({} if groups is None else groups._asdict())
-        )
+        run.save_arrays(known_energies=self.known_energies_, **groups)
         run.write_metrics(self.history_)
-        fitted = {name: getattr(self, name) for name in KEPT if hasattr(self, name)}
-        write_json(
-            run.folder / NOTE,
-            {"params": as_json(self.get_params(deep=False)), "fitted": as_json(fitted)},
-        )
+        fitted = {name: getattr(self, name) for name in SAVED_ATTRIBUTES if hasattr(self, name)}
+        params = self.get_params(deep=False)
+        write_json(run.folder / NOTE, {"params": _as_json(params), "fitted": _as_json(fitted)})
 
     @classmethod
     def load(
         cls, path: str | Path, *, net: Callable[..., nn.Module] | None = None, device: str = "auto"
     ) -> PartialLabelClassifier:
-        """What `save` wrote. `net`: the function that made the net, if it is none of `NETS`."""
+        """Read a classifier that `save` wrote.
+
+        Parameters
+        ----------
+        path : str or Path
+            The folder.
+        net : callable, optional
+            The function that made the net, if it is not one of `NETS`.
+        device : str, default="auto"
+            Where to put the net.
+
+        Returns
+        -------
+        PartialLabelClassifier
+        """
         path = Path(path)
-        verify(
-            path, NOTE, "arrays.npz", "metrics.jsonl", "model/model.json", "model/model.safetensors"
-        )
-        note, arrays = read_json(path / NOTE), read_arrays(path)
+        verify(path, NOTE, "arrays.npz", "metrics.jsonl", *MODEL_FILES)
+        note = read_json(path / NOTE)
+        arrays = read_arrays(path)
         made = {} if net is None else {"net": net}
-        classifier = cls(**{**from_json(note["params"]), **made, "device": device})
+        classifier = cls(**{**_from_json(note["params"]), **made, "device": device})
         facts = read_json(path / "model" / "model.json")
         model = None if net is None else net(tuple(facts["shape"]), len(facts["classes"]))
         classifier.predictor_ = Predictor.load(path, model)
         classifier.predictor_.model.to(train.find_device(device))
-        classifier.classes_, classifier.history_ = classifier.predictor_.classes, read_metrics(path)
+        classifier.classes_ = classifier.predictor_.classes
+        classifier.history_ = read_metrics(path)
         classifier.known_energies_ = arrays["known_energies"]
-        classifier.selection_ = (
-            Selection(*map(arrays.get, Selection._fields)) if "normal" in arrays else None
-        )
-        for name, value in from_json(note["fitted"]).items():
-            setattr(
-                classifier,
-                name,
-                np.array(value, dtype=object) if name == "feature_names_in_" else value,
-            )
+        classifier.selection_ = None
+        if "normal" in arrays:
+            classifier.selection_ = Selection(*map(arrays.get, Selection._fields))
+        for name, value in _from_json(note["fitted"]).items():
+            is_names = name == "feature_names_in_"
+            setattr(classifier, name, np.array(value, dtype=object) if is_names else value)
         return classifier
 
 
 def read_candidates(y: Any, columns: Any = None) -> CandidateSets:
-    """Candidate sets from all that `CandidateSets` takes; `columns`: classes of a matrix that does not name them."""
+    """Read candidate sets in any form that `CandidateSets` takes.
+
+    `columns` are the classes of a matrix that does not name them.
+    """
     if y is None:
-        message = "PartialLabelClassifier requires y to be passed, but the target y is None"
-        raise InputError(f"{message}: pass candidate sets, such as [['cat', 'dog'], ['dog']].")
+        raise InputError(
+            "PartialLabelClassifier requires y to be passed, but the target y is None: pass "
+            "candidate sets, such as [['cat', 'dog'], ['dog']]."
+        )
     if isinstance(y, CandidateSets):
         return y
     ndim = getattr(y, "ndim", 1)
     if ndim == 2 and y.shape[1] == 1 and not sparse.issparse(y):
-        text = "A column-vector y was passed when a 1d array was expected: its rows are taken for candidate sets."
-        warnings.warn(text, DataConversionWarning, stacklevel=3)
-        y, ndim = np.asarray(y)[:, 0], 1
+        warnings.warn(
+            "A column-vector y was passed when a 1d array was expected: its rows are taken as "
+            "candidate sets.",
+            DataConversionWarning,
+            stacklevel=3,
+        )
+        y = np.asarray(y)[:, 0]
+        ndim = 1
     if ndim == 1 and getattr(y, "dtype", None) is not None:
-        refuse_fractions(np.asarray(y))
+        _refuse_fractions(np.asarray(y))
     return CandidateSets(y, columns if ndim == 2 and not hasattr(y, "columns") else None)
 
 
-def refuse_fractions(y: np.ndarray) -> None:
+def _refuse_fractions(y: np.ndarray) -> None:
     if y.dtype.kind == "f" and (wrong := np.isinf(y) | (np.floor(y) != y) & ~np.isnan(y)).any():
         row = int(wrong.argmax())
         raise InputError(
-            f"Unknown label type: row {row} of y is {y[row].item()!r}. Expected classes, named by whole numbers or "
-            "strings; to predict quantities take a regressor."
+            f"Unknown label type: row {row} of y is {y[row].item()!r}. Expected classes, named by "
+            "whole numbers or strings; to predict quantities use a regressor."
         )
 
 
-def split(sets: CandidateSets, k: int, seed: int) -> np.ndarray:
-    """(n,) number of each row's fold.
+def check_folds(cv: Any, n: int) -> None:
+    """Refuse a number of folds that leaves one without a row."""
+    if n < whole(cv, "cv", 2):
+        raise InputError(f"cv={cv}: expected at most {n}, the number of rows.")
 
-    Rows are dealt out in turn, ordered by their rarest candidate and the size of their set: each fold gets its share of
-    every class, of the certain rows and of the vague ones.
+
+def split(sets: CandidateSets, k: int, seed: int) -> np.ndarray:
+    """Assign each row to one of k folds.
+
+    Rows are dealt out in turn, ordered by their rarest candidate and the size of their set: each
+    fold gets its share of every class, of the certain rows and of the vague ones.
     """
-    rank = (
-        np.bincount(sets.indices, minlength=sets.n_classes)
-        .argsort(kind="stable")
-        .argsort(kind="stable")
-    )
+    counts = np.bincount(sets.indices, minlength=sets.n_classes)
+    rank = counts.argsort(kind="stable").argsort(kind="stable")
     rarest = np.minimum.reduceat(rank[sets.indices], sets.indptr[:-1])
     order = np.lexsort((np.random.default_rng(seed).random(len(sets)), sets.sizes, rarest))
     fold = np.empty(len(sets), dtype=np.int64)
@@ -449,28 +633,28 @@ def split(sets: CandidateSets, k: int, seed: int) -> np.ndarray:
 
 
 @contextmanager
-def told() -> Iterator[None]:
-    """scikit-learn's complaints about inputs as ours, so that the command line shows them without a traceback."""
+def _input_errors() -> Iterator[None]:
+    """Turn scikit-learn's errors about inputs into ours, which commands print as a sentence."""
     try:
         yield
     except ValueError as error:
         raise InputError(str(error)) from error
 
 
-def as_json(values: dict[str, Any]) -> dict[str, Any]:
-    """What JSON can hold of some values; functions and random states are left out."""
-    kept = {
-        k: v for k, v in values.items() if not (callable(v) or isinstance(v, np.random.RandomState))
-    }
+def _as_json(values: dict[str, Any]) -> dict[str, Any]:
+    """Values that JSON can hold; functions and random states are left out."""
     return {
-        k: {"rates": dataclasses.astuple(v)} if isinstance(v, Rates) else plain(v)
-        for k, v in kept.items()
+        name: _json_value(value)
+        for name, value in values.items()
+        if not (callable(value) or isinstance(value, np.random.RandomState))
     }
 
 
-def plain(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
+    if isinstance(value, Rates):
+        return {"rates": dataclasses.astuple(value)}
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
-def from_json(values: dict[str, Any]) -> dict[str, Any]:
+def _from_json(values: dict[str, Any]) -> dict[str, Any]:
     return {k: Rates(*v["rates"]) if isinstance(v, dict) else v for k, v in values.items()}

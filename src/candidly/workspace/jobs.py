@@ -1,10 +1,12 @@
 """The jobs behind the command line: a file in, a RUN folder out, complete or absent.
 
 RUN/run.json         configuration, input and its hash, versions, times
-RUN/audit.parquet    a row an example: verdict, probabilities, suggestion, losses, candidates; audit.csv: the same
+RUN/audit.parquet    one row per example: verdict, probabilities, suggestion, losses, candidates
+RUN/audit.csv        the same
 RUN/findings.json    what the report shows
 RUN/report.html      the page
-RUN/model/           of `fit` only: the net and how inputs become its arrays; metrics.jsonl: its training
+RUN/model/           of `fit` only: the net, and how inputs become its arrays
+RUN/metrics.jsonl    of `fit` only: the training, epoch by epoch
 """
 
 from __future__ import annotations
@@ -17,10 +19,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from candidly.auditing.evidence import Outputs
-from candidly.auditing.findings import gather
+from candidly.auditing.findings import collect_findings
+from candidly.auditing.verdicts import Audit
 from candidly.checks import whole
-from candidly.console.progress import bar
 from candidly.data import Dataset, Examples, read_examples, read_file
 from candidly.data.dataset import NO_CLASS_TEXT
 from candidly.data.export import joined, write_csv, write_sets
@@ -38,12 +39,11 @@ if TYPE_CHECKING:
 
     from candidly.training.estimator import PartialLabelClassifier
 
-FINDINGS, AUDIT, NOTE = "findings.json", "audit.parquet", "run.json"
+FINDINGS = "findings.json"
+AUDIT = "audit.parquet"
+NOTE = "run.json"
 INPUTS = ("images", "text", "features")  # options that name them
 DIGITS = 6  # of the numbers in audit.csv
-MANY = 50_000  # rows of a table beyond which "auto" counts
-ROWS_SEEN, IMAGES_SEEN = 1_000_000, 15_000  # in a training, epoch by epoch; of images, their pixels
-SHORT, LONG = 5, 20  # epochs
 
 
 # ---- fit
@@ -63,28 +63,19 @@ class Training:
     folds: int = 5
 
     def model(self) -> PartialLabelClassifier:
+        """Make the classifier; progress is shown on a terminal."""
         from candidly.methods.settings import parse_settings
         from candidly.training.estimator import PartialLabelClassifier
 
-        given: dict[str, Any] = {
-            "preset": self.preset,
-            "epochs": self.epochs,
-            "random_state": self.seed,
-        }
-        given |= {
-            "device": self.device,
-            "calibrate": 0,
+        return PartialLabelClassifier(
+            self.method,
+            preset=self.preset,
+            epochs=self.epochs,
+            random_state=self.seed,
+            device=self.device,
+            verbose=None,
             **parse_settings(self.method, self.settings),
-        }
-        return PartialLabelClassifier(self.method, **given)
-
-    def sized(self, X: NDArray[Any]) -> dict[str, Any]:
-        """What the model is told of its inputs, (n, d) or images: much of either is seen fewer times."""
-        pixels = X.ndim > 2
-        if self.epochs != "auto" or not (pixels or len(X) > MANY):
-            return {}
-        seen = IMAGES_SEEN if pixels else ROWS_SEEN
-        return {"epochs": min(LONG, max(SHORT, seen // len(X)))}
+        )
 
 
 def fit_file(
@@ -95,42 +86,57 @@ def fit_file(
     training: Training | None = None,
     rows: bool = True,
 ) -> dict[str, Any]:
-    """Train on all rows, audit each by a net that did not see it, write RUN; the findings are returned.
+    """Train on all rows, audit each by a net that did not see it, and write RUN.
 
-    Not `rows`: findings and report hold nothing of single rows; the tables of the audit do.
+    Parameters
+    ----------
+    file : Path
+        The examples.
+    out : Path
+        The RUN folder to write.
+    reader : dict
+        Options of `candidly.data.read_file`.
+    training : Training, optional
+        How to train.
+    rows : bool, default=True
+        If False, findings and report hold nothing of single rows; the tables of the audit do.
+
+    Returns
+    -------
+    dict
+        The findings.
     """
     training = training or Training()
-    with writing(
-        out, {"job": "fit", "file": str(file), "reader": reader, **asdict(training)}
-    ) as run:
-        data = _read(file, reader)
+    config = {"job": "fit", "file": str(file), "reader": reader, **asdict(training)}
+    with writing(out, config) as run:
         from candidly.data.inputs import fit_inputs
 
-        model, began = training.model(), time.time()
+        data = _read(file, reader)
+        model = training.model()
+        began = time.time()
         transform, X = fit_inputs(data, encoder=training.encoder)
         _refuse_few(file, len(data), training.folds)
-        model.set_params(**training.sized(X))
-        logits = _train(model, X, data.sets, training.seed, training.folds)
-        made = {"Training": _told(model, training.folds, len(data), time.time() - began)}
-        features = (
-            None if X.ndim > 2 or data.kind == "text" else X
-        )  # near in words is not near in meaning
-        outputs = Outputs(data.sets, logits, True, features)
-        audit, findings = _conclude(run, data, outputs, made, model.history_, rows)
-        _calibrate(model, logits, audit)
+        audit = _fit_audit(model, X, data, training.folds)
+        made = {"Training": _describe(model, training.folds, len(data), time.time() - began)}
+        findings = _write_findings(run, data, audit, made, model.history_, rows)
         model.write(run)
         transform.save(run.folder / "model")
         write_report(run.folder)
     return findings
 
 
+def _fit_audit(model: PartialLabelClassifier, X: Any, data: Dataset, folds: int) -> Audit:
+    try:
+        return model.fit_audit(X, data.sets, cv=folds, ids=data.ids)
+    except Interrupted:  # its message is about one training; nothing of the whole job is kept
+        raise KeyboardInterrupt from None
+
+
 def _read(file: Path, reader: dict[str, Any]) -> Dataset:
     data = read_file(file, **reader)
     if data.sets.n_classes < 2:
-        told = (
-            f"the only class is {data.sets.classes.tolist()[0]!r}. Name all classes by --classes."
-        )
-        raise InputError(f"{file}: {told}")
+        only = data.sets.classes.tolist()[0]
+        raise InputError(f"{file}: the only class is {only!r}. Name all classes with --classes.")
     return data
 
 
@@ -138,43 +144,12 @@ def _refuse_few(file: Path, n: int, folds: int) -> None:
     """Each fold needs a row."""
     if n < 2:
         raise InputError(
-            f"{file} holds 1 row: at least two are needed to train on one and judge the other."
+            f"{file} holds 1 row: expected at least 2, to train on one and judge the other."
         )
     if n < whole(folds, "folds", 2):
         raise InputError(
             f"{file} holds {n} rows, too few for {folds} folds: use --folds {n}, or add rows."
         )
-
-
-def _train(
-    model: PartialLabelClassifier, X: NDArray[Any], sets: CandidateSets, seed: int, folds: int
-) -> NDArray[np.float32]:
-    """Fit the model to all rows; (n, c) logits of each row by a net that was trained on the other folds."""
-    from sklearn.base import clone
-
-    from candidly.training.estimator import split
-
-    fold, logits = split(sets, folds, seed), np.empty(sets.shape, dtype=np.float32)
-    try:
-        with bar(folds + 1, "training") as advance:
-            for part in range(folds):
-                mine = fold == part
-                logits[mine] = clone(model).fit(X[~mine], sets[~mine]).predictor_.logits(X[mine])
-                advance(f"{part + 1} of {folds} folds")
-            model.fit(X, sets)
-            advance("all rows")
-    except Interrupted:
-        raise KeyboardInterrupt from None
-    return logits
-
-
-def _calibrate(
-    model: PartialLabelClassifier, logits: NDArray[np.float32], audit: pd.DataFrame
-) -> None:
-    """What `predict --reject` compares with: the energies of unseen rows judged normal, largest first."""
-    from candidly.scores import energy
-
-    model.known_energies_ = -np.sort(-energy(logits[(audit["verdict"] == "normal").to_numpy()]))
 
 
 # ---- audit
@@ -183,43 +158,67 @@ def _calibrate(
 def audit_file(
     file: Path, probs: Path, out: Path, *, reader: dict[str, Any], rows: bool = True
 ) -> dict[str, Any]:
-    """Judge the rows by the outputs of the user's own model, write RUN; the findings are returned."""
-    with writing(
-        out, {"job": "audit", "file": str(file), "reader": reader, "probs": str(probs)}
-    ) as run:
+    """Audit the rows of a file by the outputs of the user's own model, and write RUN.
+
+    Parameters
+    ----------
+    file : Path
+        The examples.
+    probs : Path
+        The outputs; see `candidly.data.outputs.read_outputs_file`.
+    out : Path
+        The RUN folder to write.
+    reader : dict
+        Options of `candidly.data.read_file`.
+    rows : bool, default=True
+        If False, findings and report hold nothing of single rows; the tables of the audit do.
+
+    Returns
+    -------
+    dict
+        The findings.
+    """
+    config = {"job": "audit", "file": str(file), "reader": reader, "probs": str(probs)}
+    with writing(out, config) as run:
         from candidly.data.outputs import read_outputs_file
 
         data = _read(file, reader)
         with memory_limit(reader.get("max_memory")):
             values, logits = read_outputs_file(probs, data)
-        made = {
-            "Outputs": f"{probs.name} of another model, read as {'logits' if logits else 'probabilities'}"
-        }
+        form = "logits" if logits else "probabilities"
+        made = {"Outputs": f"{probs.name} of another model, read as {form}"}
         features = data.inputs if data.kind == "vectors" else None
-        _, findings = _conclude(
-            run, data, Outputs(data.sets, values, logits, features), made, [], rows
+        audit = Audit(
+            data.sets,
+            None if logits else values,
+            logits=values if logits else None,
+            features=features,
+            ids=data.ids,
         )
+        findings = _write_findings(run, data, audit, made, [], rows)
         write_report(run.folder)
     return findings
 
 
-def _conclude(
+def _write_findings(
     run: Run,
     data: Dataset,
-    outputs: Outputs,
+    audit: Audit,
     made: dict[str, str],
     history: list[dict[str, Any]],
     rows: bool,
-) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Audit, and write all but the model and the report."""
-    from candidly.auditing.rates import estimate_rates
-    from candidly.auditing.verdicts import audit
-
-    given = {"logits" if outputs.logits else "probs": outputs.values, "features": outputs.features}
-    estimate, table = estimate_rates(data.sets, **given), audit(data.sets, **given, ids=data.ids)
-    findings = gather(outputs, table, estimate, answers=data.answers, truth=data.truth)
-    findings |= {"file": data.source.path.name, "inputs": data.kind, "remarks": list(data.notes)}
-    findings |= {"history": [_epoch(row) for row in history], "made": _made(run, data) | made}
+) -> dict[str, Any]:
+    """Write the findings and the tables of an audit."""
+    findings = collect_findings(
+        audit.outputs, audit.table, audit.estimate, answers=data.answers, truth=data.truth
+    )
+    findings |= {
+        "file": data.source.path.name,
+        "inputs": data.kind,
+        "remarks": list(data.notes),
+        "history": [_epoch(row) for row in history],
+        "made": _provenance(run, data) | made,
+    }
     findings = findings if rows else without_rows(findings)
     suspects = [entry for entries in findings["suspects"].values() for entry in entries]
     seen = previews(data, [entry["row"] for entry in suspects])
@@ -227,42 +226,45 @@ def _conclude(
         entry["preview"] = seen[entry["row"]]
     run.note["source"] = {**asdict(data.source), "path": str(data.source.path.resolve())}
     write_json(run.folder / FINDINGS, findings)
-    write_audit(run.folder, table, data)
-    return table, findings
+    write_audit(run.folder, audit.table, data)
+    return findings
 
 
 def _epoch(row: dict[str, Any]) -> dict[str, float]:
-    return {
-        name: row[name] for name in ("epoch", "loss", "rate_closed", "rate_open") if name in row
-    }
+    names = ("epoch", "loss", "rate_closed", "rate_open")
+    return {name: row[name] for name in names if name in row}
 
 
-def _made(run: Run, data: Dataset) -> dict[str, str]:
-    """For the end of the report."""
+def _provenance(run: Run, data: Dataset) -> dict[str, str]:
+    """Say where the findings come from, for the end of the report."""
     versions = run.note["versions"]
-    told = ", ".join(
-        f"{name} {versions[name]}" for name in ("numpy", "scikit-learn", "torch", "python")
-    )
+    others = [
+        f"{name} {version}"
+        for name, version in versions.items()
+        if name not in ("candidly", "revision")
+    ]
     return {
         "Command": f"candidly {run.note['config']['job']}",
         "Date": time.strftime("%Y-%m-%d %H:%M", time.localtime(run.note["started"])),
         "File": f"{data.source.path.name} ({data.source.format}), SHA-256 {data.source.sha256}",
-        "Versions": f"candidly {versions['candidly']} ({versions['revision']}); {told}",
+        "Versions": f"candidly {versions['candidly']} ({versions['revision']}); "
+        + ", ".join(others),
     }
 
 
-def _told(model: PartialLabelClassifier, folds: int, n: int, seconds: float) -> str:
-    """The training in a sentence."""
-    epochs, width = len(model.history_), len(model.predictor_.shape)
-    net = "a convolutional net on pixels" if width == 3 else "a multilayer perceptron"
+def _describe(model: PartialLabelClassifier, folds: int, n: int, seconds: float) -> str:
+    """Describe the training in a sentence."""
+    pixels = len(model.predictor_.shape) == 3
+    net = "a convolutional net on pixels" if pixels else "a multilayer perceptron"
     return (
-        f"{net}, method {model.method}, {epochs} epochs, seed {model.random_state}; {n:,} rows in {folds} folds, each "
-        f"judged by a net trained on the others, and a last net for all rows: {seconds:,.0f} s"
+        f"{net}, method {model.method}, {len(model.history_)} epochs, seed {model.random_state}; "
+        f"{n:,} rows in {folds} folds, each judged by a net trained on the others, and a last net "
+        f"for all rows: {seconds:,.0f} s"
     )
 
 
 def write_audit(folder: Path, audit: pd.DataFrame, data: Dataset) -> None:
-    """`audit.parquet` with candidates as lists, and `audit.csv` with candidates as text."""
+    """Write `audit.parquet` with candidates as lists, and `audit.csv` with candidates as text."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -271,10 +273,8 @@ def write_audit(folder: Path, audit: pd.DataFrame, data: Dataset) -> None:
     lists = pa.ListArray.from_arrays(pa.array(sets.indptr, pa.int32()), labels)
     table = pa.Table.from_pandas(audit, preserve_index=False).append_column("candidates", lists)
     write_atomically(folder / AUDIT, lambda path: pq.write_table(table, path))
-    written = audit.round(DIGITS).assign(
-        candidates=[joined(row, data.source.options["sep"]) for row in sets]
-    )
-    write_csv(written, folder / "audit.csv")
+    cells = [joined(row, data.source.options["sep"]) for row in sets]
+    write_csv(audit.round(DIGITS).assign(candidates=cells), folder / "audit.csv")
 
 
 # ---- later
@@ -287,7 +287,7 @@ def rebuild(run: Path, *, rows: bool = True) -> Path:
 
 
 def _job(run: Path, *needed: str) -> dict[str, Any]:
-    """The note of a RUN of `fit` or `audit`, after a check that the files `needed` are as they were written."""
+    """Read the note of a RUN of `fit` or `audit`; refuse it if a `needed` file was changed."""
     verify(run, NOTE)
     note = read_json(run / NOTE)
     if note.get("config", {}).get("job") not in ("fit", "audit"):
@@ -305,18 +305,36 @@ def predict_file(
     reject: float | None = None,
     device: str = "auto",
 ) -> dict[str, Any]:
-    """Classify the rows of a file by the model of a RUN; writes id, label and probability as CSV or Parquet."""
+    """Classify the rows of a file by the model of a RUN; write id, label and probability.
+
+    Parameters
+    ----------
+    run : Path
+        A RUN folder that `fit_file` wrote.
+    file : Path
+        The examples.
+    out : Path
+        The file to write, .csv or .parquet.
+    reader : dict
+        Options of `candidly.data.read_examples`; inputs are found as in training unless named.
+    reject : float, optional
+        See `PartialLabelClassifier.predict`.
+    device : str, default="auto"
+
+    Returns
+    -------
+    dict
+        Number of rows, path, and how often each label was given.
+    """
     note = _job(run)
     if note["config"]["job"] != "fit":
         raise InputError(
-            f"{run} has no model: it was written by `candidly audit`, which trains none."
+            f"{run} has no model: `candidly audit` wrote it, which trains none. Use `candidly fit`."
         )
     verify(run, "model/inputs.json", "model/inputs.npz")
     _refuse_existing(out)
     if out.suffix not in (".csv", ".parquet"):
-        raise InputError(
-            f"{out} is to be written: expected a name that ends with .csv or .parquet."
-        )
+        raise InputError(f"cannot write {out}: use .csv or .parquet.")
     from candidly.data.inputs import InputTransform
     from candidly.training.estimator import PartialLabelClassifier
 
@@ -324,7 +342,8 @@ def predict_file(
     model.set_params(unknown_label=NO_CLASS_TEXT)
     examples = _to_predict(run, file, _reader_of(note, reader), reader)
     X = InputTransform.load(run / "model").apply(examples)
-    labels, probs = model.predict(X, reject=reject), model.predict_proba(X).max(axis=1)
+    labels = model.predict(X, reject=reject)
+    probs = model.predict_proba(X).max(axis=1)
     _write_predictions(out, examples, labels, probs)
     values, counts = np.unique(labels.astype(str), return_counts=True)
     return {
@@ -335,20 +354,23 @@ def predict_file(
 
 
 def _to_predict(run: Path, file: Path, options: dict[str, Any], given: dict[str, Any]) -> Examples:
-    """The rows of `file`; if it lacks an input that was not `given` now, the message says who needs it."""
+    """Read the rows of `file`; say who needs an input that is missing and was not `given` now."""
     try:
         return read_examples(file, **options)
     except MissingColumnError as error:
         if any(given.get(kind) for kind in INPUTS) or error.name == options["id"]:
             raise
         raise InputError(
-            f"{error} The model of {run} was trained with the column {error.name!r}, and needs it."
+            f"{error} The model of {run} was trained with the column {error.name!r} and needs it."
         ) from None
 
 
 def _reader_of(note: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """The inputs are found as in training, unless others are named; so are ids, if they were named then, and the
-    annotators of rows that are one example."""
+    """The options to read a file as in training, unless others are `given`.
+
+    Ids are read from the same column if it was named in training; so are annotators, whose rows
+    of one example belong together.
+    """
     asked, resolved = note["config"]["reader"], note["source"]["options"]
     inputs = {kind: given.get(kind) for kind in INPUTS}
     if not any(inputs.values()):
@@ -385,10 +407,27 @@ def export_run(
     replace: bool = False,
     keep_open: bool = False,
 ) -> dict[str, Any]:
-    """Write the input once more with corrected candidate sets; the input itself stays as it is.
+    """Write the input again with corrected candidate sets; the input itself stays as it is.
 
-    Where the verdict is "closed", the suggested label joins the candidates, or takes their place (`replace`); rows that
-    are "open" are left out, unless `keep_open`. Label Studio's tasks get the suggestion as a prediction with a score.
+    Label Studio's tasks get the suggestion as a prediction with a score.
+
+    Parameters
+    ----------
+    run : Path
+        A RUN folder that `fit_file` or `audit_file` wrote.
+    out : Path
+        The file to write, in the format of the input.
+    input_file : Path, optional
+        The input, if it has moved.
+    replace : bool, default=False
+        In closed rows, replace the candidates by the suggested label instead of adding it.
+    keep_open : bool, default=False
+        Keep open rows instead of leaving them out.
+
+    Returns
+    -------
+    dict
+        Path, number of rows, of corrected and of left-out ones, and notes.
     """
     import pandas as pd
 
@@ -408,44 +447,66 @@ def export_run(
         "left_out": int((~keep).sum()),
         "rows": int(keep.sum()),
     }
-    return {"out": str(out), **counts, "notes": _moved(data, out)}
+    return {"out": str(out), **counts, "notes": _folder_notes(data, out)}
 
 
 def _input_of(run: Path, source: dict[str, Any], named: Path | None) -> Path:
-    """The file that RUN was made from. It is compared by its hash before anything of it is parsed."""
+    """Find the file that RUN was made from, by its hash, before anything of it is parsed."""
     path = Path(source["path"]) if named is None else named
     if not path.exists():
-        raise InputError(f"{path}, the input of {run}, is missing: name the file by --input FILE.")
+        raise InputError(f"{path}, the input of {run}, is missing: name it with --input FILE.")
     path = located(path)
     if file_hash(path) != source["sha256"]:
         raise InputError(
-            f"{path} is not the file that {run} was made from (its SHA-256 differs): name that file by --input FILE."
+            f"{path} is not the file that {run} was made from (its SHA-256 differs): name that "
+            "file with --input FILE."
         )
     return path
 
 
-def _moved(data: Dataset, out: Path) -> list[str]:
-    """A table of images is read in their folder only."""
+def _folder_notes(data: Dataset, out: Path) -> list[str]:
+    """Warn that a table of images is read in their folder only."""
     folder = data.source.path.resolve().parent
-    if (
-        data.kind != "images"
-        or isinstance(data.inputs, np.ndarray)
-        or out.resolve().parent == folder
-    ):
+    has_paths = data.kind == "images" and not isinstance(data.inputs, np.ndarray)
+    if not has_paths or out.resolve().parent == folder:
         return []
     return [
-        f"the images of {out.name} are named as seen from {folder}: move it there to read it again."
+        f"{out.name} names its images relative to {folder}: move the file there to read it again."
     ]
 
 
 def corrected(
     sets: CandidateSets, suggested: NDArray[Any], where: NDArray[np.bool_], replace: bool = False
 ) -> CandidateSets:
-    """The sets, and in the rows `where` the suggested class too; or alone."""
+    """Add the suggested class to the sets of the rows `where`, or replace them by it.
+
+    Parameters
+    ----------
+    sets : CandidateSets
+    suggested : array of shape (n,)
+        Class indices.
+    where : bool array of shape (n,)
+        Rows to correct.
+    replace : bool, default=False
+        Whether the suggestion replaces the candidates.
+
+    Returns
+    -------
+    CandidateSets
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> sets = CandidateSets([["a"], ["a", "b"]], classes=["a", "b", "c"])
+    >>> list(corrected(sets, np.array([2, 2]), np.array([True, False])))
+    [('a', 'c'), ('a', 'b')]
+    """
     from scipy import sparse
 
-    of, rows = np.repeat(np.arange(len(sets)), sets.sizes), np.flatnonzero(where)
-    kept = ~where[of] if replace else np.full(len(of), True)
-    at = (np.r_[of[kept], rows], np.r_[sets.indices[kept], suggested[rows]])
-    matrix = sparse.csr_array((np.ones(len(at[0]), dtype=np.int8), at), sets.shape)
+    owner = np.repeat(np.arange(len(sets)), sets.sizes)
+    added = np.flatnonzero(where)
+    stays = ~where[owner] if replace else np.full(len(owner), True)
+    rows = np.r_[owner[stays], added]
+    columns = np.r_[sets.indices[stays], suggested[added]]
+    matrix = sparse.csr_array((np.ones(len(rows), dtype=np.int8), (rows, columns)), sets.shape)
     return CandidateSets(matrix.astype(bool), sets.classes)
