@@ -28,9 +28,9 @@ from candidly.auditing.mixture import (
 )
 from candidly.auditing.rates import (
     RatesEstimate,
-    _mismatch_note,
     _bounds,
     _estimate,
+    _mismatch_note,
     _weight_of_open,
     ranking_excess,
     sample,

@@ -44,7 +44,9 @@ def find(n=400, classes=CLASSES):
     estimate = estimate_rates(sets, logits=logits)
     table = audit(sets, logits=logits, rates=estimate, ids=[f"{IMAGE}{i}" for i in range(n)])
     answers = Answers(np.arange(n), np.arange(n) % 2, np.array([EVIL, "mail@example.org"]), sets)
-    facts = collect_findings(Outputs(sets, logits, logits=True), table, estimate, answers=answers, truth=y)
+    facts = collect_findings(
+        Outputs(sets, logits, logits=True), table, estimate, answers=answers, truth=y
+    )
     for entries in facts["suspects"].values():
         for entry in entries:
             entry["preview"] = {"text": f"a secret of {entry['row']} {EVIL}"}

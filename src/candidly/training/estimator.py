@@ -295,13 +295,14 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         sets = read_candidates(y)
         table = self._read(X, reset=True)
         check_folds(cv, len(sets))
+        features = self._neighbour_features(X, table)
         seed = self._seed()
         with bar(cv + 1, "training", shown=self.verbose) as advance:
             logits = self._unseen(table, sets, seed, self.rates, cv, cv, advance)
             self._fit(table, sets, seed)
             advance("all rows")
         self.known_energies_ = self._known_energies(logits)
-        return self._make_audit(X, table, sets, logits, ids)
+        return Audit(sets, logits=logits, features=features, rates=self.rates, ids=ids)
 
     def audit(self, X: Any, candidates: Any, *, cv: int = 5, ids: Any = None) -> pd.DataFrame:
         """Audit rows, each by a net that did not see it. Needs no `fit`, and costs `cv` trainings.
@@ -323,8 +324,9 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         sets = read_candidates(candidates)
         table = clone(self)._read(X, reset=True)
         check_folds(cv, len(sets))
+        features = self._neighbour_features(X, table)
         logits = self._unseen(table, sets, self._seed(), self.rates, cv, cv)
-        return self._make_audit(X, table, sets, logits, ids).table
+        return Audit(sets, logits=logits, features=features, rates=self.rates, ids=ids).table
 
     def _fit(self, X: np.ndarray, sets: CandidateSets, seed: int) -> None:
         """Train on all rows."""
@@ -378,17 +380,15 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
             advance(f"{part + 1} of {parts} folds")
         return logits
 
-    def _make_audit(
-        self, X: Any, table: np.ndarray, sets: CandidateSets, logits: np.ndarray, ids: Any
-    ) -> Audit:
-        """Audit by logits, and by neighbours where nearness means something.
+    def _neighbour_features(self, X: Any, table: np.ndarray) -> np.ndarray | None:
+        """The standardised table, in which near rows are evidence; None where nearness says little.
 
-        Neighbours are those of the standardised table. Sparse tables count words, as a rule, and
-        near in words is not near in meaning; neither are pixels.
+        Sparse tables count words, as a rule, and near in words is not near in meaning. Nor are
+        pixels.
         """
-        near = table.ndim == 2 and not sparse.issparse(X)
-        features = make_views(table).data.numpy() if near else None
-        return Audit(sets, logits=logits, features=features, rates=self.rates, ids=ids)
+        if table.ndim > 2 or sparse.issparse(X):
+            return None
+        return make_views(table).data.numpy()
 
     def _calibration_logits(self, X: np.ndarray, sets: CandidateSets, seed: int) -> np.ndarray:
         """Logits of unseen rows, NaN for the others; of all rows if there are too few to split."""
