@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from candidly.corruption import _blocks, corrupt, flip, intrude, misplace
+from candidly.corruption import corrupt, draw_known_sets, draw_open_sets, misplace
 from candidly.errors import InputError
 from candidly.kinds import CLOSED, KINDS, NORMAL, OPEN
 
@@ -42,7 +42,7 @@ def test_laws(*, n0, c, q, tau1, tau2, seed, open_sets, spare):
     make = partial(
         corrupt, y, c, q=q, tau1=tau1, tau2=tau2, seed=seed, open_sets=open_sets, pool=pool
     )
-    if n_closed > (~flip(y, c, q, np.random.default_rng(seed)).all(axis=1)).sum():
+    if n_closed > (~draw_known_sets(y, c, q, np.random.default_rng(seed)).all(axis=1)).sum():
         with pytest.raises(InputError, match=f"{n_closed} sets are to lose"):
             make()
         return
@@ -156,7 +156,7 @@ def test_without_noise_sets_are_the_labels():
 def test_marginal_frequency_of_wrong_labels_is_q():
     y = labels(20_000, 10)
     for q in (0.1, 0.3, 0.5):
-        mask = flip(y, 10, q, np.random.default_rng(1))
+        mask = draw_known_sets(y, 10, q, np.random.default_rng(1))
         assert mask[np.arange(len(y)), y].all()
         wrong = np.ones_like(mask)
         wrong[np.arange(len(y)), y] = False
@@ -184,7 +184,7 @@ def test_misplace_keeps_sizes_and_draws_uniformly():
 def test_full_sets_are_avoided():
     y = labels(2000, 3)
     rng = np.random.default_rng(0)
-    mask = flip(y, 3, 0.9, rng)
+    mask = draw_known_sets(y, 3, 0.9, rng)
     full = mask.all(axis=1)
     assert 0.75 < full.mean() < 0.87
     moved, rows = misplace(mask, y, int((~full).sum()), rng)
@@ -218,7 +218,7 @@ def test_uniform_open_sets_leak_their_size_and_matched_ones_do_not():
 
 
 def test_matched_sets_are_uniform_subsets():
-    mask = intrude(12_000, 4, 0.5, np.random.default_rng(0), sizes=np.array([2]))
+    mask = draw_open_sets(12_000, 4, 0.5, np.random.default_rng(0), sizes=np.array([2]))
     assert (mask.sum(axis=1) == 2).all()
     counts = np.bincount(mask @ np.array([1, 2, 4, 8]))
     pairs = counts[counts > 0]
@@ -230,23 +230,16 @@ def test_matched_sizes_are_drawn_with_replacement():
     """As many as there are: without replacement the counts of both sizes would be those given."""
     sizes = np.repeat([1, 3], 50)
     rng = np.random.default_rng(0)
-    drawn = np.array([intrude(100, 4, 0.5, rng, sizes).sum(axis=1) for _ in range(200)])
+    drawn = np.array([draw_open_sets(100, 4, 0.5, rng, sizes).sum(axis=1) for _ in range(200)])
     assert set(drawn.ravel().tolist()) == {1, 3}
     wide = (drawn == 3).sum(axis=1)  # binomial: 100 draws, probability 1/2
     assert wide.mean() == pytest.approx(50, abs=4 * 5 / 200**0.5)
     assert wide.std() == pytest.approx(5, abs=1.2)
 
 
-def test_blocks_are_small_and_cover_every_row(monkeypatch):
-    monkeypatch.setattr("candidly.corruption._BLOCK", 12)
-    mask = np.zeros((10, 5), dtype=bool)
-    parts = list(_blocks(mask))
-    assert [part.shape for part in parts] == [(2, 5)] * 5
-    for part in parts:
-        part[:] = True
-    assert mask.all()
-    assert [part.shape for part in _blocks(np.zeros((3, 20), dtype=bool))] == [(1, 20)] * 3
-    drawn = flip(np.zeros(5000, dtype=np.int64), 5, 0.3, np.random.default_rng(0))[:, 1:]
+def test_sets_drawn_in_blocks_have_the_same_law(monkeypatch):
+    monkeypatch.setattr("candidly.blocks.ENTRIES", 12)
+    drawn = draw_known_sets(np.zeros(5000, dtype=np.int64), 5, 0.3, np.random.default_rng(0))[:, 1:]
     assert drawn[:2500].mean() == pytest.approx(0.3, abs=0.02)
     assert drawn[2500:].mean() == pytest.approx(0.3, abs=0.02)
 
@@ -256,7 +249,10 @@ def test_the_least_random_number_joins_no_label_at_q_zero():
         def random(self, shape, dtype):
             return np.zeros(shape, dtype)
 
-    assert flip(np.array([1, 0]), 3, 0.0, Zeros()).astype(int).tolist() == [[0, 1, 0], [1, 0, 0]]
+    assert draw_known_sets(np.array([1, 0]), 3, 0.0, Zeros()).astype(int).tolist() == [
+        [0, 1, 0],
+        [1, 0, 0],
+    ]
 
 
 def naive(

@@ -211,7 +211,7 @@ NAN = float("nan")
         ([["cat"], [pd.NaT]], None, "row 1: missing label .NaT"),
         ([["cat"], [["dog"]]], None, r"row 1: \['dog'\] is not a label"),
         ([["cat"], {"dog": 1}], None, "row 1: {'dog': 1} is not a label"),
-        ([["cat"], [True]], NAMES, "row 1: True is not taken for a label"),
+        ([["cat"], [True]], NAMES, "row 1: True is not read as a label"),
         ([[True, False]], None, r"row 0: True .* np\.array\(sets\)"),
         ([[1, 0, 1], [0, 1, 0]], NAMES, r"lists of 3 entries .* np\.array\(sets\)"),
         (np.array([[0, 1], [1, 2]]), None, r"row 1, column 1 \(class 1\): the entry is 2,"),
@@ -243,8 +243,8 @@ NAN = float("nan")
             "row 1, column 1 .*: the entry is <NA>",
         ),
         (pd.DataFrame({"a": ["0", "1"]}), None, "row 0, column 0 .*: the entry is '0'"),
-        (["a"], ["a", "b", "a"], "classes: 'a' stands at 0 and again at 2"),
-        ([1], np.array([3, 1, 3]), "classes: 3 stands at 0 and again at 2"),
+        (["a"], ["a", "b", "a"], r"classes: duplicate 'a' \(entries 0 and 2\)"),
+        ([1], np.array([3, 1, 3]), r"classes: duplicate 3 \(entries 0 and 2\)"),
         (["a"], ["a", None], "classes, entry 1: missing"),
         (["a"], [], "classes is empty"),
         (["a"], 0, "classes=0"),
@@ -266,7 +266,7 @@ def test_wrong_sep():
 
 
 def test_a_bad_entry_is_found_beyond_the_first_block(monkeypatch):
-    monkeypatch.setattr("candidly.sets._BLOCK", 6)
+    monkeypatch.setattr("candidly.blocks.ENTRIES", 6)
     assert CandidateSets(MATRIX, NAMES) == CandidateSets(ROWS, NAMES)
     wrong = MATRIX.copy()
     wrong[3, 2] = 9

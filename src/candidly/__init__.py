@@ -9,6 +9,7 @@ from candidly._version import __version__ as __version__
 if TYPE_CHECKING:
     from candidly.auditing.rates import RatesEstimate as RatesEstimate
     from candidly.auditing.rates import estimate_rates as estimate_rates
+    from candidly.auditing.verdicts import Audit as Audit
     from candidly.auditing.verdicts import audit as audit
     from candidly.corruption import corrupt as corrupt
     from candidly.kinds import Rates as Rates
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from candidly.training.trainer import fit as fit
 
 _HOMES = {
+    "Audit": "auditing.verdicts",
     "CandidateSets": "sets",
     "PartialLabelClassifier": "training.estimator",
     "Rates": "kinds",
@@ -29,6 +31,7 @@ _HOMES = {
     "fit": "training.trainer",
 }
 __all__ = [
+    "Audit",
     "CandidateSets",
     "PartialLabelClassifier",
     "Rates",
@@ -45,7 +48,7 @@ _moved.install()
 
 
 def __getattr__(name: str) -> Any:
-    """Public names are imported when they are first used, so that torch loads only for training."""
+    """Import a public name when it is first used, so that torch loads only for training."""
     if name not in _HOMES:
         raise AttributeError(f"module 'candidly' has no attribute {name!r}")
     return getattr(import_module(f"candidly.{_HOMES[name]}"), name)

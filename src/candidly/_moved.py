@@ -1,4 +1,4 @@
-"""Old paths of modules that moved into folders: they keep working, and import the module when it is first used."""
+"""Old paths of modules that moved into folders; each imports its module when first used."""
 
 from __future__ import annotations
 

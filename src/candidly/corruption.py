@@ -1,22 +1,20 @@
-"""Benchmark data: candidate sets made from true labels, with out-of-candidate examples of both kinds (Section 5.1)."""
+"""Benchmark data: candidate sets from true labels, with closed and open examples (Section 5.1)."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from candidly.blocks import row_blocks
 from candidly.checks import number, one_of, whole
 from candidly.errors import InputError
 from candidly.kinds import CLOSED, KINDS, NORMAL, OPEN, Truth
 from candidly.sets import CandidateSets
 
 OPEN_SETS = ("uniform", "matched")
-
-_BLOCK = 1 << 20  # random numbers drawn together: bounds the memory beside the mask itself
 
 Mask = NDArray[np.bool_]
 
@@ -32,20 +30,54 @@ def corrupt(
     open_sets: str = "uniform",
     pool: int | None = None,
 ) -> tuple[CandidateSets, Truth]:
-    """Make candidate sets for the n0 true labels `y`, and add open examples; the rows come back shuffled.
+    """Make candidate sets for true labels, and add open examples. The rows come back shuffled.
 
-    q: each wrong label joins a set independently with this probability.
-    tau1: floor(tau1 * n0) known examples lose their true label to a wrong one.
-    tau2: floor(tau2 * n0) open examples, from an auxiliary set of images, are added.
-    open_sets: "uniform": their sets are Bernoulli(q), never empty; "matched": they are as large as the known ones.
-    pool: how many auxiliary images there are to draw from, without replacement; None: exactly as many as needed.
+    Parameters
+    ----------
+    y : array of shape (n0,)
+        True class indices.
+    n_classes : int
+        Number of classes.
+    q : float
+        Each wrong label joins a set independently with this probability.
+    tau1 : float, default=0
+        floor(tau1 * n0) known examples lose their true label to a wrong one (closed).
+    tau2 : float, default=0
+        floor(tau2 * n0) examples of an auxiliary set are added (open).
+    seed : int, default=0
+        Decides everything that is drawn.
+    open_sets : {"uniform", "matched"}
+        Sets of open examples: "uniform" are Bernoulli(q), never empty; "matched" are as large as
+        those of known examples.
+    pool : int, optional
+        Size of the auxiliary set, from which open examples are drawn without replacement. By
+        default it has exactly as many as needed.
+
+    Returns
+    -------
+    sets : CandidateSets
+        The candidates of n examples.
+    truth : Truth
+        True labels and kinds; ``X = np.concatenate([known, auxiliary])[truth.source]``.
+
+    References
+    ----------
+    He, Feng and Yang, KDD 2023, Section 5.1.
+
+    Examples
+    --------
+    >>> import candidly
+    >>> sets, truth = candidly.corrupt([0, 1, 2] * 10, 3, q=0.2, tau1=0.1, tau2=0.5, seed=0)
+    >>> len(sets), truth.manifest["counts"]
+    (45, {'normal': 27, 'closed': 3, 'open': 15})
     """
     y = _checked(y, n_classes, q=q, tau1=tau1, tau2=tau2, seed=seed, open_sets=open_sets)
     rng = np.random.default_rng(seed)
-    n0, n_closed, n_open = len(y), _count(tau1, len(y)), _count(tau2, len(y))
-    mask, closed = misplace(flip(y, n_classes, q, rng), y, n_closed, rng)
+    n0 = len(y)
+    n_open = _count(tau2, n0)
+    mask, closed = misplace(draw_known_sets(y, n_classes, q, rng), y, _count(tau1, n0), rng)
     known_sizes = mask.sum(axis=1) if open_sets == "matched" else None
-    open_mask = intrude(n_open, n_classes, q, rng, known_sizes)
+    open_mask = draw_open_sets(n_open, n_classes, q, rng, known_sizes)
 
     kinds = np.repeat(np.array([NORMAL, OPEN], dtype=np.uint8), [n0, n_open])
     kinds[closed] = CLOSED
@@ -54,26 +86,23 @@ def corrupt(
 
     order = rng.permutation(n0 + n_open)
     sets = CandidateSets(np.concatenate([mask, open_mask])[order], classes=n_classes)
-    asked = {
+    manifest = {
         "seed": int(seed),
         "q": float(q),
         "tau1": float(tau1),
         "tau2": float(tau2),
         "open_sets": open_sets,
+        "pool": None if pool is None else int(pool),
+        "y_sha256": hashlib.sha256(y.tobytes()).hexdigest(),
+        **_realised(sets, kinds[order]),
     }
-    manifest = (
-        asked
-        | {
-            "pool": None if pool is None else int(pool),
-            "y_sha256": hashlib.sha256(y.tobytes()).hexdigest(),
-        }
-        | _realised(sets, kinds[order])
-    )
     return sets, Truth(labels[order], kinds[order], source[order], manifest)
 
 
-def flip(y: NDArray[np.int64], n_classes: int, q: float, rng: np.random.Generator) -> Mask:
-    """(n, c) candidate sets: the true label, and each wrong one with probability q."""
+def draw_known_sets(
+    y: NDArray[np.int64], n_classes: int, q: float, rng: np.random.Generator
+) -> Mask:
+    """Draw (n, c) candidate sets: the true label, and each wrong one with probability q."""
     mask = _bernoulli(len(y), n_classes, q, rng)
     mask[np.arange(len(y)), y] = True
     return mask
@@ -82,15 +111,16 @@ def flip(y: NDArray[np.int64], n_classes: int, q: float, rng: np.random.Generato
 def misplace(
     mask: Mask, y: NDArray[np.int64], count: int, rng: np.random.Generator
 ) -> tuple[Mask, NDArray[np.int64]]:
-    """Take the true label out of `count` sets and put a uniformly drawn non-candidate in: (new mask, those rows).
+    """Replace the true label in `count` sets by a uniform non-candidate: (new mask, those rows).
 
     A full set has no non-candidate, so the rows are chosen among the others.
     """
     eligible = np.flatnonzero(~mask.all(axis=1))
     if count > len(eligible):
         raise InputError(
-            f"{count} sets are to lose their true label, but {len(mask) - len(eligible)} of {len(mask)} hold every "
-            f"class already, which leaves {len(eligible)}. Choose a smaller tau1 or q."
+            f"{count} sets are to lose their true label, but {len(mask) - len(eligible)} of "
+            f"{len(mask)} hold every class already, which leaves {len(eligible)}. Choose a smaller "
+            "tau1 or q."
         )
     rows = rng.choice(eligible, size=count, replace=False)
     into = _draw_outside(mask, rows, rng)
@@ -100,17 +130,18 @@ def misplace(
     return mask, rows
 
 
-def intrude(
+def draw_open_sets(
     n_open: int,
     n_classes: int,
     q: float,
     rng: np.random.Generator,
     sizes: NDArray[Any] | None = None,
 ) -> Mask:
-    """(n_open, c) sets for examples of no known class.
+    """Draw (n_open, c) sets for examples of no known class.
 
-    Without `sizes` each label joins with probability q, and an empty set gets one uniform label. With `sizes`, a set's
-    size is drawn from them, with replacement, and the set is a uniform subset of that size.
+    Without `sizes` each label joins with probability q, and an empty set gets one uniform label.
+    With `sizes`, a set's size is drawn from them, with replacement, and the set is a uniform subset
+    of that size.
     """
     if sizes is not None:
         drawn = rng.choice(sizes, size=n_open)
@@ -124,21 +155,16 @@ def intrude(
 def _bernoulli(n: int, c: int, q: float, rng: np.random.Generator) -> Mask:
     """(n, c) independent bool entries, True with probability q."""
     mask = np.empty((n, c), dtype=bool)
-    for block in _blocks(mask):
+    for rows in row_blocks(n, c):
+        block = mask[rows]
         np.less(rng.random(block.shape, dtype=np.float32), np.float32(q), out=block)
     return mask
-
-
-def _blocks(mask: Mask) -> Iterator[Mask]:
-    """Views of consecutive rows, about `_BLOCK` entries each."""
-    step = max(1, _BLOCK // mask.shape[1])
-    return (mask[start : start + step] for start in range(0, len(mask), step))
 
 
 def _draw_outside(
     mask: Mask, rows: NDArray[np.int64], rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """For each row one label, uniform among those not in its set: draw any, and again while it is in."""
+    """Draw one label per row, uniform among those not in its set, by rejection."""
     label = rng.integers(mask.shape[1], size=len(rows))
     while len(again := np.flatnonzero(mask[rows, label])):
         label[again] = rng.integers(mask.shape[1], size=len(again))
@@ -146,7 +172,7 @@ def _draw_outside(
 
 
 def _draw_pool(pool: int | None, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Rows of the auxiliary set, without replacement; all of them in order if its size is not given."""
+    """Draw rows of the auxiliary set without replacement; all in order if its size is not given."""
     if pool is None:
         return np.arange(count)
     if pool < count:
@@ -157,7 +183,7 @@ def _draw_pool(pool: int | None, count: int, rng: np.random.Generator) -> NDArra
 
 
 def _count(share: float, n0: int) -> int:
-    """floor(share * n0), safe from rounding: 0.29 * 100 is 29."""
+    """Compute floor(share * n0), safe from rounding: 0.29 * 100 is 29."""
     return int(share * n0 + 1e-9)
 
 
@@ -165,7 +191,8 @@ def _realised(sets: CandidateSets, kinds: NDArray[np.uint8]) -> dict[str, Any]:
     """Counts, shares of n, and mean set sizes that came out."""
     counts = np.bincount(kinds, minlength=3)
     totals = np.bincount(kinds, weights=sets.sizes, minlength=3)
-    n, n0 = len(sets), int(counts[NORMAL] + counts[CLOSED])
+    n = len(sets)
+    n0 = int(counts[NORMAL] + counts[CLOSED])
     return {
         "n": n,
         "n0": n0,
@@ -185,7 +212,7 @@ def _realised(sets: CandidateSets, kinds: NDArray[np.uint8]) -> dict[str, Any]:
 def _checked(
     y: Any, n_classes: int, *, q: float, tau1: float, tau2: float, seed: int, open_sets: str
 ) -> NDArray[np.int64]:
-    """The true labels as an int64 vector, after all arguments have been looked at."""
+    """Check all arguments; return the true labels as int64."""
     for name, share in (("q", q), ("tau1", tau1), ("tau2", tau2)):
         number(share, name, 0, 1)
     if n_classes < 2:
@@ -197,11 +224,13 @@ def _checked(
     labels = np.asarray(y)
     if labels.ndim != 1 or labels.dtype.kind not in "iu" or not len(labels):
         raise InputError(
-            f"y is {labels.dtype} of shape {labels.shape}: expected a vector of class indices (integers)."
+            f"y is {labels.dtype} of shape {labels.shape}: expected a vector of class indices "
+            "(integers)."
         )
     if (wrong := (labels < 0) | (labels >= n_classes)).any():
         row = int(wrong.argmax())
         raise InputError(
-            f"y, row {row}: class index {labels[row]} is outside 0..{n_classes - 1} (n_classes={n_classes})."
+            f"y, row {row}: class index {labels[row]} is outside 0..{n_classes - 1} "
+            f"(n_classes={n_classes})."
         )
     return labels.astype(np.int64)

@@ -1,4 +1,4 @@
-"""The three kinds of examples: how many there are of each, which are of which, and the truth about them."""
+"""The three kinds of examples: their shares, a selection of them, and the truth about them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,18 @@ KINDS = ("normal", "closed", "open")
 
 @dataclass(frozen=True)
 class Rates:
-    """Shares of closed-set and open-set examples among **all** examples."""
+    """Shares of closed and open examples among **all** examples.
+
+    Parameters
+    ----------
+    closed, open : float
+        At least 0, and at most 1 together.
+
+    Examples
+    --------
+    >>> Rates.from_tau(0.2, 0.25)
+    Rates(closed=0.16, open=0.2)
+    """
 
     closed: float
     open: float
@@ -28,25 +39,30 @@ class Rates:
         number(self.open, "open")
         if not (self.closed >= 0 and self.open >= 0 and self.closed + self.open <= 1 + 1e-12):
             raise InputError(
-                f"Rates(closed={self.closed}, open={self.open}): both are shares of all examples; they must be at "
-                "least 0 and at most 1 together. From the paper's tau1 and tau2, use Rates.from_tau(tau1, tau2)."
+                f"Rates(closed={self.closed}, open={self.open}): both are shares of all examples; "
+                "they must be at least 0 and at most 1 together. From the paper's tau1 and tau2, "
+                "use Rates.from_tau(tau1, tau2)."
             )
 
     @classmethod
     def from_tau(cls, tau1: float, tau2: float) -> Rates:
-        """From the paper's tau1 (closed share of the known-class examples) and tau2 (open examples added per known)."""
+        """Convert the paper's tau1 and tau2, which count examples per known example.
+
+        tau1 is the closed share of the known examples; tau2 is the number of open examples added
+        per known example.
+        """
         number(tau1, "tau1", 0, 1)
         number(tau2, "tau2", 0)
         return cls(closed=tau1 / (1 + tau2), open=tau2 / (1 + tau2))
 
     def counts(self, n: int) -> tuple[int, int]:
-        """How many of n examples are (closed, open), rounded half up and never more than n together."""
+        """Count the (closed, open) ones among n examples, rounded half up, at most n together."""
         n_open = min(n, math.floor(self.open * n + 0.5))
         return min(n - n_open, math.floor(self.closed * n + 0.5)), n_open
 
 
 class Selection(NamedTuple):
-    """Three boolean masks over the examples: D_N, D_C and D_O."""
+    """Three boolean masks over the examples: D_N, D_C and D_O of the paper."""
 
     normal: Any
     closed: Any
@@ -55,11 +71,21 @@ class Selection(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """What is true of n corrupted examples. For evaluation only: it travels apart from the training data."""
+    """The truth about n corrupted examples. For evaluation only, apart from the training data.
 
-    labels: NDArray[np.int64]  # (n,) true class index; -1 for open examples
-    kinds: NDArray[
-        np.uint8
-    ]  # (n,) NORMAL: truth in the set, CLOSED: in another known class, OPEN: in no known class
-    source: NDArray[np.int64]  # (n,) X = concatenate([known, auxiliary])[source]
-    manifest: dict[str, Any]  # how the data were made, and what came out; JSON-serialisable
+    Attributes
+    ----------
+    labels : array of shape (n,)
+        True class indices; -1 for open examples.
+    kinds : array of shape (n,)
+        NORMAL: the truth is in the set; CLOSED: it is another known class; OPEN: it is none.
+    source : array of shape (n,)
+        Where each example came from: ``X = np.concatenate([known, auxiliary])[source]``.
+    manifest : dict
+        How the data were made, and what came out; JSON-serialisable.
+    """
+
+    labels: NDArray[np.int64]
+    kinds: NDArray[np.uint8]
+    source: NDArray[np.int64]
+    manifest: dict[str, Any]

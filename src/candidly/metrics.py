@@ -1,4 +1,4 @@
-"""What is reported of a training: accuracy and quality of the selection. Only here do truth and kinds enter."""
+"""Quality of a model, a selection and an audit. Only here do truth and kinds enter."""
 
 from __future__ import annotations
 
@@ -25,23 +25,48 @@ def accuracy(logits: Any, labels: Any) -> float:
 def selection_quality(
     selection: Selection, scores: tuple[Any, Any] | None, kinds: np.ndarray
 ) -> dict[str, float | None]:
-    """Precision and recall of each selected group, and how well the scores (margin, openness) rank: `auroc_closed` of
-    closed against normal examples, `auroc_open` of open against all others. None where there is nothing to measure."""
+    """Measure a selection against the true kinds.
+
+    Parameters
+    ----------
+    selection : Selection
+        Masks of the normal, closed and open examples.
+    scores : tuple of arrays, optional
+        (margin, open score) of each example, by which they were selected.
+    kinds : array of shape (n,)
+        The true kinds.
+
+    Returns
+    -------
+    dict
+        Precision and recall of each group; `auroc_closed` of the margin, closed against normal
+        examples; `auroc_open` of the open score, open against all others. None where there is
+        nothing to measure.
+    """
     quality: dict[str, float | None] = {}
     for number, (name, mask) in enumerate(zip(KINDS, selection, strict=True)):
         chosen, true = as_numpy(mask), kinds == number
         quality[f"precision_{name}"] = float(true[chosen].mean()) if chosen.any() else None
         quality[f"recall_{name}"] = float(chosen[true].mean()) if true.any() else None
     if scores is not None:
-        margin, openness = map(as_numpy, scores)
+        margin, open_score = map(as_numpy, scores)
         known = kinds != OPEN
         quality["auroc_closed"] = auroc(-margin[known], kinds[known] == CLOSED)
-        quality["auroc_open"] = auroc(openness, ~known)
+        quality["auroc_open"] = auroc(open_score, ~known)
     return quality
 
 
 def auroc(scores: np.ndarray, positive: np.ndarray) -> float | None:
-    """Probability that a positive example scores above a negative one; ties count half, infinite scores are fine."""
+    """Probability that a positive example scores above a negative one; ties count half.
+
+    None if there are only positives or only negatives. Scores may be infinite.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> auroc(np.array([3.0, 2.0, 1.0, 2.0]), np.array([True, False, False, True]))
+    0.875
+    """
     n = int(positive.sum())
     if not 0 < n < len(positive):
         return None
@@ -49,7 +74,10 @@ def auroc(scores: np.ndarray, positive: np.ndarray) -> float | None:
 
 
 def final_score(history: list[dict[str, Any]], key: str = "accuracy") -> float:
-    """Mean over the last 10 epochs, or over the last tenth of a training shorter than 100: never the best epoch."""
+    """Average a metric over the last 10 epochs, or the last tenth of a training shorter than 100.
+
+    It is never the best epoch, which only the test set could choose.
+    """
     last = min(10, max(1, len(history) // 10))
     return float(np.mean([row[key] for row in history[-last:]]))
 
@@ -62,18 +90,35 @@ def audit_quality(
     naive: np.ndarray,
     truth: np.ndarray,
 ) -> dict[str, float | int | None] | None:
-    """How well an audit found the rows whose truth is outside their set, where the truth is known; None if nowhere.
+    """Measure how well an audit found the rows whose truth is outside their set.
 
-    kinds: (n, 3) its probabilities. best: (n,) the model's best class. naive: (n,) the rule to compare with, 1 - the
-    mass inside the candidates. truth: (n,) class indices, -1 for no class, less where it is not known. `ap_...` are
-    average precisions.
+    Parameters
+    ----------
+    sets : CandidateSets
+    kinds : array of shape (n, 3)
+        The audit's probabilities of the kinds.
+    best : array of shape (n,)
+        The model's best class.
+    audit : pandas.DataFrame
+        What `candidly.audit` returned.
+    naive : array of shape (n,)
+        The rule to compare with: the model's mass outside the candidates.
+    truth : array of shape (n,)
+        Class indices; -1 for no class, less where the truth is not known.
+
+    Returns
+    -------
+    dict or None
+        Shares, accuracies, and average precisions (`ap_...`); None if no truth is known.
     """
     known = truth >= -1
     if not known.any():
         return None
-    inside = sets.contains(np.maximum(truth, -1))
+    covered = sets.contains(np.maximum(truth, -1))
     of_class = truth >= 0
-    outside, closed, open_ = known & ~inside, of_class & ~inside, truth == -1
+    outside = known & ~covered
+    closed = of_class & ~covered
+    open_ = truth == -1
     suggested = audit["suggested_label"].cat.codes.to_numpy()
     return {
         "known": int(known.sum()),
@@ -96,7 +141,7 @@ def _mean(values: np.ndarray, where: np.ndarray) -> float | None:
 
 
 def average_precision(scores: np.ndarray, positive: np.ndarray) -> float | None:
-    """Mean precision at the positives when rows are taken by falling score, rows of equal score together."""
+    """Average precision of ranking rows by their scores; None without positives."""
     from sklearn.metrics import average_precision_score
 
     return float(average_precision_score(positive, scores)) if positive.any() else None

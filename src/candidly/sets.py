@@ -12,29 +12,53 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from candidly.blocks import row_blocks
 from candidly.errors import InputError
 
 Parts = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]  # indptr, indices, classes
-
-_BLOCK = 1 << 22  # entries of a matrix looked at together: bounds the memory of temporary arrays
 
 
 @dataclass(frozen=True, slots=True, init=False, eq=False, repr=False)
 class CandidateSets:
     """The candidate labels of n examples over c classes, checked once and never changed.
 
-    sets: one of
-        - rows of labels: ``[["cat", "dog"], {"bird"}]``, also a column (Series) of lists;
-        - rows of strings, split at `sep`: ``["cat|dog", "bird"]`` (``sep=None`` keeps each string whole);
-        - one label per row: ``["cat", "dog"]`` or ``np.array([0, 2])`` are sets of one;
-        - a 0/1 or bool matrix (n, c): NumPy array, tensor, SciPy sparse, or a table whose columns are the classes.
-          Nested Python lists are always rows of labels, so wrap a matrix in ``np.array``;
-        - another CandidateSets.
-    classes: the labels in order; or an integer c for the classes 0..c-1; or None: the columns of a matrix, else the
-        labels that occur, sorted. Integers in `sets` are labels, unless a class list without integers is given: then
-        they are positions in it.
+    Parameters
+    ----------
+    sets
+        One of
 
-    Stored as CSR: the set of row i is ``indices[indptr[i]:indptr[i + 1]]``, sorted positions in `classes`.
+        - rows of labels: ``[["cat", "dog"], {"bird"}]``, also a column (Series) of lists;
+        - rows of strings, split at `sep`: ``["cat|dog", "bird"]``;
+        - one label per row: ``["cat", "dog"]`` or ``np.array([0, 2])`` are sets of one;
+        - a 0/1 or bool matrix (n, c): NumPy array, tensor, SciPy sparse, or a table whose columns
+          are the classes. Nested Python lists are always rows of labels, so wrap a matrix in
+          ``np.array``;
+        - another CandidateSets.
+    classes : sequence or int, optional
+        The labels in order, or c for the classes 0 to c - 1. By default the columns of a matrix,
+        else the labels that occur, sorted. Integers in `sets` are labels, unless a class list
+        without integers is given: then they are positions in it.
+    sep : str or None, default="|"
+        Separator of rows of strings; None keeps each string whole.
+
+    Attributes
+    ----------
+    indptr, indices : arrays
+        The sets in CSR form: that of row i is ``indices[indptr[i]:indptr[i + 1]]``, sorted
+        positions in `classes`.
+    classes : array of shape (c,)
+        The labels.
+
+    Examples
+    --------
+    >>> sets = CandidateSets(["cat|dog", "bird"])
+    >>> sets
+    CandidateSets(2 examples, 3 classes ['bird', 'cat', 'dog'], 1.50 candidates each (1 to 2))
+    >>> sets[0]
+    ('cat', 'dog')
+    >>> sets.dense().astype(int)
+    array([[0, 1, 1],
+           [1, 0, 0]])
     """
 
     indptr: NDArray[np.int64]  # (n + 1,)
@@ -46,7 +70,8 @@ class CandidateSets:
     def __init__(self, sets: Any, classes: Any = None, *, sep: str | None = "|") -> None:
         if sep is not None and not (isinstance(sep, str) and sep):
             raise InputError(
-                f"sep={sep!r}: expected a non-empty string such as '|', or None to keep strings whole."
+                f"sep={sep!r}: expected a non-empty string such as '|', or None to keep strings "
+                "whole."
             )
         self._fill(*_read(sets, None if classes is None else _class_list(classes), sep))
 
@@ -85,20 +110,20 @@ class CandidateSets:
         return (self[i] for i in range(len(self)))
 
     def __getitem__(self, key: Any) -> Any:
-        """An integer gives the labels of that row; a slice, list, index array or bool mask gives those rows' sets."""
-        if (
-            isinstance(key, tuple) and len(key) == 2 and key[1] is Ellipsis
-        ):  # how scikit-learn asks for rows
-            key = key[0]
+        """Return the labels of one row, or the sets of several rows.
+
+        `key` is an integer; or a slice, list, index array or bool mask.
+        """
+        if isinstance(key, tuple) and len(key) == 2 and key[1] is Ellipsis:
+            key = key[0]  # how scikit-learn asks for rows
         if isinstance(key, tuple):
             raise IndexError(
                 f"CandidateSets are indexed by rows only, not by {key!r}; dense() has columns too."
             )
         if isinstance(key, int | np.integer):
             row = range(len(self))[int(key)]
-            return tuple(
-                self.classes[self.indices[self.indptr[row] : self.indptr[row + 1]]].tolist()
-            )
+            members = self.indices[self.indptr[row] : self.indptr[row + 1]]
+            return tuple(self.classes[members].tolist())
         rows = np.arange(len(self))[key if isinstance(key, slice | list) else np.asarray(key)]
         if rows.ndim != 1:
             raise IndexError(
@@ -110,48 +135,50 @@ class CandidateSets:
         return object.__new__(CandidateSets)._fill(indptr, self.indices[taken], self.classes)
 
     def dense(self, rows: Any = None) -> NDArray[np.bool_]:
-        """(n, c) bool: entry (i, j) says whether class j is a candidate of example i; of the given rows only."""
-        part = (
-            self if rows is None else self[[rows] if isinstance(rows, int | np.integer) else rows]
-        )
+        """Return the bool matrix (n, c) of all rows, or of the given ones.
+
+        Entry (i, j) says whether class j is a candidate of example i.
+        """
+        part = self
+        if rows is not None:
+            part = self[[rows] if isinstance(rows, int | np.integer) else rows]
         matrix = np.zeros(part.shape, dtype=bool)
         matrix[np.repeat(np.arange(len(part)), part.sizes), part.indices] = True
         return matrix
 
     def to_csr(self) -> sparse.csr_array:
-        """The 0/1 matrix as a SciPy sparse array of bool, (n, c)."""
-        return sparse.csr_array(
-            (np.ones(len(self.indices), dtype=bool), self.indices, self.indptr),
-            self.shape,
-            copy=True,
-        )
+        """Return the matrix (n, c) as a SciPy sparse array of bool."""
+        ones = np.ones(len(self.indices), dtype=bool)
+        return sparse.csr_array((ones, self.indices, self.indptr), self.shape, copy=True)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         if copy is False:
             raise ValueError(
-                "the dense matrix of CandidateSets has to be made: it cannot be had without a copy."
+                "a CandidateSets stores no dense matrix: converting it to an array makes a copy."
             )
         return self.dense().astype(bool if dtype is None else dtype, copy=False)
 
     def contains(self, labels: Any) -> NDArray[np.bool_]:
-        """(n,) bool: is the class index ``labels[i]`` in set i? An index of -1 (no class) is in no set."""
+        """Tell for each row i whether the class index ``labels[i]`` is in its set, as bool (n,).
+
+        An index of -1 (no class) is in no set.
+        """
         index = np.asarray(labels)
         if index.shape != (len(self),) or index.dtype.kind not in "iu":
             raise InputError(
-                f"contains() got {index.dtype} of shape {index.shape}: expected {len(self)} class indices, one a row; "
-                "index_of() turns labels into indices."
+                f"contains() got {index.dtype} of shape {index.shape}: expected {len(self)} class "
+                "indices, one per row; index_of() turns labels into indices."
             )
         if (wrong := (index < -1) | (index >= self.n_classes)).any():
             row = int(wrong.argmax())
             raise InputError(
                 f"row {row}: class index {index[row]} is outside -1..{self.n_classes - 1}."
             )
-        return np.logical_or.reduceat(
-            self.indices == np.repeat(index, self.sizes), self.indptr[:-1]
-        )
+        found = self.indices == np.repeat(index, self.sizes)
+        return np.logical_or.reduceat(found, self.indptr[:-1])
 
     def index_of(self, labels: Any) -> NDArray[np.int64]:
-        """The class index of each label of a list or array; integers are read as in the constructor."""
+        """Return the class index of each label; integers are read as in the constructor."""
         values = _listed(labels, "labels")
         each = np.arange(len(values) + 1)
         return _encode(each, *_factorise(each, values), self.classes)
@@ -159,19 +186,18 @@ class CandidateSets:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, CandidateSets):
             return NotImplemented
-        same_sets = np.array_equal(self.indptr, other.indptr) and np.array_equal(
-            self.indices, other.indices
+        return (
+            np.array_equal(self.indptr, other.indptr)
+            and np.array_equal(self.indices, other.indices)
+            and self.classes.tolist() == other.classes.tolist()
         )
-        return same_sets and self.classes.tolist() == other.classes.tolist()
 
     def __repr__(self) -> str:
-        sizes = self.sizes
-        detail = (
-            f", {sizes.mean():.2f} candidates each ({sizes.min()} to {sizes.max()})"
-            if len(self)
-            else ""
-        )
-        return f"CandidateSets({len(self)} examples, {_shown(self.classes)}{detail})"
+        shown = f"{len(self)} examples, {_shown(self.classes)}"
+        if len(self):
+            low, mean, high = self.sizes.min(), self.sizes.mean(), self.sizes.max()
+            shown += f", {mean:.2f} candidates each ({low} to {high})"
+        return f"CandidateSets({shown})"
 
 
 # ---- reading: every form becomes (indptr, indices, classes)
@@ -184,19 +210,17 @@ def _read(sets: Any, classes: NDArray[Any] | None, sep: str | None) -> Parts:
     if sparse.issparse(sets):
         return _read_sparse(sets, classes)
     if hasattr(sets, "columns"):
-        columns = _class_list(list(sets.columns))
-        table = _read_matrix(np.asarray(sets), columns)
-        return (
-            table
-            if classes is None
-            else _read_sets(object.__new__(CandidateSets)._fill(*table), classes)
-        )
+        table = _read_matrix(np.asarray(sets), _class_list(list(sets.columns)))
+        if classes is None:
+            return table
+        return _read_sets(object.__new__(CandidateSets)._fill(*table), classes)
     array = np.asarray(sets) if hasattr(sets, "__array__") else None
     if array is None or array.ndim == 1:
         return _read_rows(_listed(sets if array is None else array, "sets"), classes, sep)
     if array.ndim != 2:
         raise InputError(
-            f"sets of shape {array.shape}: expected a 0/1 matrix (n, c), or one set of labels per row."
+            f"sets of shape {array.shape}: expected a 0/1 matrix (n, c), or one set of labels per "
+            "row."
         )
     return _read_matrix(array, classes)
 
@@ -208,8 +232,9 @@ def _filled(indptr: NDArray[Any]) -> NDArray[Any]:
         raise InputError("sets holds no examples: expected at least one row.")
     if not sizes.all():
         raise InputError(
-            f"row {sizes.argmin()}: the candidate set is empty ({np.count_nonzero(sizes == 0)} such row(s), counting "
-            "from 0). Every example needs a candidate: drop the row, or give it all classes if nothing is known."
+            f"row {sizes.argmin()}: the candidate set is empty ({np.count_nonzero(sizes == 0)} "
+            "such row(s), counting from 0). Every example needs a candidate: drop the row, or give "
+            "it all classes if nothing is known."
         )
     return indptr
 
@@ -224,13 +249,13 @@ def _read_sets(sets: CandidateSets, classes: NDArray[Any] | None) -> Parts:
 
 
 def _read_matrix(matrix: NDArray[Any], classes: NDArray[Any] | None) -> Parts:
-    """A dense 0/1 matrix (n, c), looked at in blocks of rows."""
+    """Read a dense 0/1 matrix (n, c), in blocks of rows."""
     classes = _fit_width(matrix.shape, classes)
-    n, c = matrix.shape
-    step = max(1, _BLOCK // c)
-    sizes, indices = [np.zeros(1, dtype=np.int64)], []
-    for start in range(0, n, step):
-        block = _as_bool(matrix[start : start + step], start, classes)
+    c = matrix.shape[1]
+    sizes = [np.zeros(1, dtype=np.int64)]
+    indices = []
+    for rows in row_blocks(*matrix.shape):
+        block = _as_bool(matrix[rows], rows.start, classes)
         sizes.append(block.sum(axis=1, dtype=np.int64))
         indices.append((np.flatnonzero(block) % c).astype(_index_dtype(c)))
     return _filled(np.cumsum(np.concatenate(sizes))), np.concatenate(indices), classes
@@ -255,7 +280,7 @@ def _is_zero_or_one(value: Any) -> bool:
 
 
 def _read_sparse(matrix: Any, classes: NDArray[Any] | None) -> Parts:
-    """A SciPy sparse 0/1 matrix (n, c); the caller's matrix stays as it is."""
+    """Read a SciPy sparse 0/1 matrix (n, c); the caller's matrix stays as it is."""
     classes = _fit_width(matrix.shape, classes)
     csr = matrix.tocsr()
     if not csr.has_canonical_format:
@@ -268,11 +293,8 @@ def _read_sparse(matrix: Any, classes: NDArray[Any] | None) -> Parts:
     if not csr.data.all():
         csr = csr.copy()
         csr.eliminate_zeros()
-    return (
-        _filled(csr.indptr.astype(np.int64)),
-        csr.indices.astype(_index_dtype(len(classes))),
-        classes,
-    )
+    indices = csr.indices.astype(_index_dtype(len(classes)))
+    return _filled(csr.indptr.astype(np.int64)), indices, classes
 
 
 def _fit_width(shape: tuple[int, ...], classes: NDArray[Any] | None) -> NDArray[Any]:
@@ -285,8 +307,8 @@ def _fit_width(shape: tuple[int, ...], classes: NDArray[Any] | None) -> NDArray[
         return np.arange(shape[1])
     if len(classes) != shape[1]:
         raise InputError(
-            f"sets is a matrix of shape {tuple(shape)}, but there are {_shown(classes)}: expected a column per class. "
-            "For a table of labels rather than of 0/1, pass a list of lists."
+            f"sets is a matrix of shape {tuple(shape)}, but there are {_shown(classes)}: expected "
+            "a column per class. For a table of labels rather than of 0/1, pass a list of lists."
         )
     return classes
 
@@ -294,8 +316,9 @@ def _fit_width(shape: tuple[int, ...], classes: NDArray[Any] | None) -> NDArray[
 def _bad_entry(row: int, column: int, value: Any, classes: NDArray[Any]) -> InputError:
     value = value.item() if isinstance(value, np.generic) else value
     return InputError(
-        f"row {row}, column {column} (class {classes[column : column + 1].tolist()[0]!r}): the entry is {value!r}, "
-        "expected 0 or 1. For rows of labels pass a list of lists, or the one column that holds them."
+        f"row {row}, column {column} (class {classes[column : column + 1].tolist()[0]!r}): the "
+        f"entry is {value!r}, expected 0 or 1. For rows of labels pass a list of lists, or the one "
+        "column that holds them."
     )
 
 
@@ -334,19 +357,19 @@ def _labels_of(row: Any, sep: str | None) -> Collection[Any]:
 
 
 def _refuse_nested_matrix(sizes: NDArray[Any], uniques: list[Any]) -> None:
-    """Rows of one length above 2 that hold nothing but 0 and 1 repeat a label each: they are a matrix in disguise."""
+    """Refuse rows of one length above 2 that hold only 0 and 1: they are a matrix in disguise."""
     width = int(sizes[0])
     if width > 2 and {*uniques} <= {0, 1} and (sizes == width).all():
         raise InputError(
-            f"all {len(sizes)} row(s) are lists of {width} entries that are 0 or 1: nested lists are read as labels. "
-            "For a 0/1 matrix pass np.array(sets)."
+            f"all {len(sizes)} row(s) are lists of {width} entries that are 0 or 1: nested lists "
+            "are read as labels. For a 0/1 matrix pass np.array(sets)."
         )
 
 
 def _factorise(
     indptr: NDArray[Any], values: list[Any] | NDArray[Any], where: str = "row"
 ) -> tuple[list[Any], NDArray[np.int64]]:
-    """The distinct labels, and the number of each value's label among them. NaN, None and NA are refused."""
+    """Return the distinct labels, and which of them each value is. Refuse NaN, None and NA."""
     if isinstance(values, np.ndarray):
         distinct, inverse = np.unique(values, return_inverse=True)
         uniques = distinct.tolist()
@@ -359,7 +382,8 @@ def _factorise(
         except TypeError:
             at = next(i for i, value in enumerate(values) if not _hashable(value))
             raise InputError(
-                f"{where} {_row_of(indptr, at)}: {values[at]!r} is not a label; expected a string or a number."
+                f"{where} {_row_of(indptr, at)}: {values[at]!r} is not a label; expected a string "
+                "or a number."
             ) from None
         uniques = [value.item() if isinstance(value, np.generic) else value for value in seen]
     if missing := [i for i, label in enumerate(uniques) if _is_missing(label)]:
@@ -371,19 +395,17 @@ def _factorise(
 
 
 def _occurring(indptr: NDArray[Any], uniques: list[Any], inverse: NDArray[Any]) -> NDArray[Any]:
-    """The class list when none is given: the labels that occur, sorted (by type first if they cannot be compared)."""
+    """The labels that occur, sorted; by type first if they cannot be compared."""
     if bools := [i for i, label in enumerate(uniques) if isinstance(label, bool)]:
         raise _unknown(_row_of(indptr, _first(inverse, bools)), uniques[bools[0]], None)
     try:
         return label_array(sorted(uniques))
     except TypeError:
-        comparable = (int, float, str)
-        return label_array(
-            sorted(
-                uniques,
-                key=lambda x: (type(x).__name__, x if isinstance(x, comparable) else repr(x)),
-            )
-        )
+        return label_array(sorted(uniques, key=_by_type))
+
+
+def _by_type(label: Any) -> tuple[str, Any]:
+    return type(label).__name__, label if isinstance(label, int | float | str) else repr(label)
 
 
 def _encode(
@@ -398,7 +420,7 @@ def _encode(
 
 
 def _finder(classes: NDArray[Any]) -> Callable[[Any], int]:
-    """A function from a label to its class index, -1 for none. True and False are no numbers here."""
+    """Make a function from a label to its class index, or -1. True and False are not numbers."""
     known = {label: i for i, label in enumerate(classes.tolist())}
     holds_bools = any(isinstance(label, bool) for label in known)
     by_position = not _holds_integers(classes)
@@ -418,38 +440,37 @@ def _holds_integers(classes: NDArray[Any]) -> bool:
 
 
 def _unknown(row: int, label: Any, classes: NDArray[Any] | None) -> InputError:
-    """What to say about a label that is in no class list."""
+    """Make the error for a label that is not in the class list."""
     if isinstance(label, bool):
-        advice = (
-            "For a 0/1 matrix pass np.array(sets); if these are labels, pass classes=[False, True]."
+        return InputError(
+            f"row {row}: {label} is not read as a label. For a 0/1 matrix pass np.array(sets); if "
+            "these are labels, pass classes=[False, True]."
         )
-        return InputError(f"row {row}: {label} is not taken for a label. {advice}")
     assert classes is not None
     if isinstance(label, int) and not _holds_integers(classes):
         return InputError(
-            f"row {row}: position {label} is outside 0..{len(classes) - 1}. Integers are positions here, for the class "
-            f"list holds none: {_shown(classes)}."
+            f"row {row}: position {label} is outside 0..{len(classes) - 1}. Integers are positions "
+            f"here, because the class list holds none: {_shown(classes)}."
         )
     return InputError(
-        f"row {row}: label {label!r} is not among the {_shown(classes)}. Correct it, convert its type, or add it to "
-        "`classes`. (Strings given as whole rows are split at `sep`; sep=None keeps them whole.)"
+        f"row {row}: label {label!r} is not among the {_shown(classes)}. Correct it, convert its "
+        "type, or add it to `classes`. (Strings given as whole rows are split at `sep`; sep=None "
+        "keeps them whole.)"
     )
 
 
 def _compress(
     indptr: NDArray[Any], codes: NDArray[Any], c: int
 ) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """Sort each row's class indices and drop repetitions, by way of positions in the flattened n x c matrix."""
+    """Sort each row's class indices and drop repetitions, as positions in the flat n x c matrix."""
     n = len(indptr) - 1
     keys = np.repeat(np.arange(n) * c, np.diff(indptr)) + codes
     if (keys[1:] <= keys[:-1]).any():
         keys.sort()
-        keys = keys[
-            np.concatenate([[True], keys[1:] != keys[:-1]])
-        ]  # np.unique takes ten times as long
-    return np.searchsorted(keys, np.arange(n + 1) * c).astype(np.int64), (keys % c).astype(
-        _index_dtype(c)
-    )
+        is_new = np.concatenate([[True], keys[1:] != keys[:-1]])  # ten times as fast as np.unique
+        keys = keys[is_new]
+    starts = np.searchsorted(keys, np.arange(n + 1) * c).astype(np.int64)
+    return starts, (keys % c).astype(_index_dtype(c))
 
 
 # ---- class lists and other small things
@@ -471,7 +492,8 @@ def _class_list(classes: Any) -> NDArray[Any]:
         at = int(np.flatnonzero(np.bincount(inverse) > 1)[0])
         first, second = np.flatnonzero(inverse == at)[:2].tolist()
         raise InputError(
-            f"classes: {labels[at]!r} stands at {first} and again at {second}; name each class once."
+            f"classes: duplicate {labels[at]!r} (entries {first} and {second}): name each class "
+            "once."
         )
     return label_array([labels[i] for i in inverse])
 
@@ -486,19 +508,23 @@ def _listed(values: Any, name: str) -> list[Any] | NDArray[Any]:
     if isinstance(values, str | bytes | Mapping | AbstractSet) or not isinstance(values, Iterable):
         kind = type(values).__name__
         raise InputError(
-            f"{name} is of type {kind}, {_cut(repr(values))}: expected a list or an array, in a fixed order."
+            f"{name} is of type {kind}, {_cut(repr(values))}: expected a list or an array, in a "
+            "fixed order."
         )
     return list(values)
 
 
 def label_array(labels: list[Any]) -> NDArray[Any]:
-    """Labels as an array of str, int, bool or float if they are all alike, else of objects; 3.0 counts as 3."""
+    """Make an array of labels: of str, int, bool or float if all are alike, else of objects.
+
+    3.0 counts as 3.
+    """
     labels = [int(x) if isinstance(x, float) and x.is_integer() else x for x in labels]
     alike = len({type(x) for x in labels}) == 1 and isinstance(labels[0], str | int | float)
     array = np.array(labels) if alike else np.zeros(0)
-    return (
-        array if array.tolist() == labels else np.fromiter(labels, dtype=object, count=len(labels))
-    )
+    if array.tolist() == labels:
+        return array
+    return np.fromiter(labels, dtype=object, count=len(labels))
 
 
 def _index_dtype(c: int) -> type[np.generic]:
@@ -512,7 +538,7 @@ def _row_of(indptr: NDArray[Any], at: int) -> int:
 
 
 def _first(inverse: NDArray[Any], wanted: Any) -> int:
-    """Where one of the wanted labels stands first."""
+    """The first place of one of the wanted labels."""
     return int(np.isin(inverse, wanted).argmax())
 
 

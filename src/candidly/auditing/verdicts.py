@@ -89,11 +89,13 @@ def audit(
     --------
     >>> import numpy as np
     >>> import candidly
-    >>> probs = np.tile([[0.98, 0.01, 0.01], [0.01, 0.98, 0.01]], (100, 1))
-    >>> sets = [["a"], ["b", "c"]] * 99 + [["a"], ["c"]]
-    >>> table = candidly.audit(sets, probs)
-    >>> table[["verdict", "suggested_label"]].iloc[-1].tolist()
-    ['closed', 'b']
+    >>> y = np.arange(500) % 5
+    >>> sets, truth = candidly.corrupt(y, 5, q=0.2, tau1=0.1, seed=0)  # 50 lose their true label
+    >>> noise = np.random.default_rng(0).normal(size=(500, 5))
+    >>> table = candidly.audit(sets, logits=6 * np.eye(5)[truth.labels] + noise)
+    >>> wrong = table[table["verdict"] == "closed"]
+    >>> len(wrong), (wrong["suggested_label"] == truth.labels[wrong["id"]]).all().item()
+    (50, True)
     """
     return Audit(candidates, probs, logits=logits, features=features, rates=rates, ids=ids).table
 
@@ -118,12 +120,13 @@ class Audit:
     --------
     >>> import numpy as np
     >>> import candidly
-    >>> probs = np.tile([[0.98, 0.01, 0.01], [0.01, 0.98, 0.01]], (100, 1))
-    >>> audit = candidly.Audit([["a"], ["b", "c"]] * 99 + [["a"], ["c"]], probs)
+    >>> sets, truth = candidly.corrupt(np.arange(500) % 5, 5, q=0.2, tau1=0.1, seed=0)
+    >>> noise = np.random.default_rng(0).normal(size=(500, 5))
+    >>> audit = candidly.Audit(sets, logits=6 * np.eye(5)[truth.labels] + noise)
     >>> audit.table["verdict"].value_counts().to_dict()
-    {'normal': 199, 'closed': 1, 'open': 0}
-    >>> audit.estimate.outside < 0.05
-    True
+    {'normal': 450, 'closed': 50, 'open': 0}
+    >>> round(audit.estimate.closed, 2)
+    0.1
     """
 
     def __init__(
