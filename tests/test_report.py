@@ -1,4 +1,7 @@
-"""The report: what is in it, and that a browser draws and sorts it and runs nothing that labels or ids say."""
+"""The report: what it contains, and what a browser makes of it.
+
+The browser draws and sorts it, and runs nothing that labels or ids contain.
+"""
 
 import json
 import re
@@ -37,8 +40,8 @@ def find(n=400, classes=CLASSES):
     rng = np.random.default_rng(0)
     c = len(classes)
     y = rng.integers(c, size=n)
-    told = np.where(rng.random(n) < 0.2, (y + rng.integers(1, c, size=n)) % c, y)
-    mask = np.eye(c, dtype=bool)[told] | (rng.random((n, c)) < 0.2)
+    given = np.where(rng.random(n) < 0.2, (y + rng.integers(1, c, size=n)) % c, y)
+    mask = np.eye(c, dtype=bool)[given] | (rng.random((n, c)) < 0.2)
     logits = 3 * np.eye(c)[y] + rng.normal(size=(n, c))
     sets = CandidateSets(mask, classes)
     estimate = estimate_rates(sets, logits=logits)
@@ -75,7 +78,9 @@ class Outline(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.tags, self.levels, self.attributes = [], [], []
+        self.tags = []
+        self.levels = []
+        self.attributes = []
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
@@ -203,16 +208,19 @@ def test_previews(tmp_path):
 def test_in_a_browser(page, tmp_path):
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     (tmp_path / "report.html").write_text(page)
-    told = []
+    messages = []
     with playwright.sync_playwright() as p:
         browser = p.chromium.launch(
             executable_path=str(CHROMIUM), args=["--no-sandbox", "--disable-gpu"]
         )
         tab = browser.new_page(viewport={"width": 390, "height": 800})
-        tab.on("console", lambda message: told.append(message.text))
-        tab.on("pageerror", lambda error: told.append(str(error)))
+        tab.on("console", lambda message: messages.append(message.text))
+        tab.on("pageerror", lambda error: messages.append(str(error)))
         tab.goto((tmp_path / "report.html").as_uri())
-        drawn = "[...document.querySelectorAll('.chart')].every(c => c.querySelector('svg path, svg line'))"
+        drawn = (
+            "[...document.querySelectorAll('.chart')]"
+            ".every(c => c.querySelector('svg path, svg line'))"
+        )
         tab.wait_for_function(drawn, timeout=30_000)
         points = tab.evaluate(
             "document.querySelectorAll('#chart-losses svg .mark-symbol path').length"
@@ -221,7 +229,10 @@ def test_in_a_browser(page, tmp_path):
         assert tab.evaluate("document.documentElement.scrollWidth") <= 390, (
             "a phone need not scroll sideways"
         )
-        cell = "[...document.querySelectorAll('#class-table tbody tr')].map(r => Number(r.cells[1].dataset.value))"
+        cell = (
+            "[...document.querySelectorAll('#class-table tbody tr')]"
+            ".map(r => Number(r.cells[1].dataset.value))"
+        )
         tab.click("#class-table thead th:nth-child(2) button")
         falling = tab.evaluate(cell)
         tab.click("#class-table thead th:nth-child(2) button")
@@ -234,7 +245,7 @@ def test_in_a_browser(page, tmp_path):
         assert tab.evaluate("window.pwned") is None
         assert tab.title() == f"Audit of {EVIL}.csv"
         browser.close()
-    assert told == []
+    assert messages == []
 
 
 def test_an_axis_of_many_counts_names_none_of_them():

@@ -35,7 +35,9 @@ def demo(
     ] = 0.1,
     tau: Annotated[
         tuple[float, float],
-        typer.Option(metavar="TAU1 TAU2", help="Closed and open examples, as shares of the known ones."),
+        typer.Option(
+            metavar="TAU1 TAU2", help="Closed and open examples, as shares of the known ones."
+        ),
     ] = (0.2, 0.4),
     seed: Annotated[
         int, typer.Option(min=0, max=2**32 - 1, help="Seed of the data and the training.")

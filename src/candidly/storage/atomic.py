@@ -150,7 +150,7 @@ def release_lock(descriptor: int | None) -> None:
 
 
 def _closed(descriptor: int) -> None:
-    """Close a file that cannot be locked: Windows renames no open file, and no folder around one."""
+    """Close a file that cannot be locked: Windows cannot rename open files and their folders."""
     os.close(descriptor)
 
 
