@@ -39,7 +39,7 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 
 bench: $(STAMP)  ## Speed, every part side by side with its bare cost: results/speed.json and results/speed.png
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[bench,image]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev,rivals]'
 	$(BIN)/python benchmarks/all.py --out results
 
 clean:

@@ -164,7 +164,7 @@ def share_of_a_step(
     def make() -> None:
         views(torch.randint(0, 4096, (count * batch,), generator=rng), kind, rng)
 
-    with heap.kept():
+    with heap.keeping_freed_memory():
         return {**paired_ratio(make, steps, pairs), "together": count}
 
 

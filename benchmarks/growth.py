@@ -61,13 +61,13 @@ def report_job(n: int) -> Callable[[], Any]:
     from candidly import audit, estimate_rates
     from candidly.auditing.evidence import Outputs
     from candidly.auditing.findings import collect_findings
-    from candidly.report.build import javascript, render
+    from candidly.report.build import javascript, render_page
 
     sets, logits = outputs(n)
     estimate = estimate_rates(sets, logits=logits)
     table = audit(sets, logits=logits, rates=estimate)
     javascript()
-    return lambda: render(collect_findings(Outputs(sets, logits, logits=True), table, estimate))
+    return lambda: render_page(collect_findings(Outputs(sets, logits, logits=True), table, estimate))
 
 
 JOBS = {"corrupt": corrupt_job, "audit": audit_job, "report": report_job}

@@ -7,7 +7,7 @@
 `scores`: from logits and candidates to three groups, beside a pass that reads their bytes once, as fast as memory gives
 them; by compiled loops, if numba is installed. `plain`: the same by torch alone. `rows`: beside torch's largest entry
 of each row, which is slow for bytes. `training`: what `ooc` does between two epochs, which also moves the ensemble and
-keeps candidates as bits, beside reading the bytes of all three. All within `heap.kept`, as in a training.
+keeps candidates as bits, beside reading the bytes of all three. All within `heap.keeping_freed_memory`, as in a training.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from torch import nn
 
 import candidly.selection
 import growth
+from candidly.blocks import row_blocks
 from candidly.cli import heap
 from candidly.kinds import Rates
 from candidly.methods.ooc import OOC
 from candidly.scores import wooden_losses
-from candidly.blocks import row_blocks
 from candidly.selection import score, select
 from pairs import paired_ratio, seconds
 
@@ -42,7 +42,7 @@ def beside_a_pass(n: int = 1_000_000, c: int = 100, pairs: int = 9) -> dict[str,
 
     method = made_method(candidates, rng)
     arrays, epochs = (logits, method.average, method.candidates.packed), iter(range(1, 1000))
-    with heap.kept():
+    with heap.keeping_freed_memory():
         return {
             "scores": paired_ratio(step, lambda: read(logits, candidates), pairs),
             "plain": paired_ratio(
@@ -82,7 +82,7 @@ def parts(n: int = 1_000_000, c: int = 100, turns: int = 9) -> dict[str, float]:
             wooden_losses(log_probs[rows], candidates[rows]) for rows in row_blocks(n, c)
         ],
     }
-    with heap.kept():
+    with heap.keeping_freed_memory():
         times = [[seconds(job) for job in jobs.values()] for _ in range(turns + 1)][1:]
     return dict(zip(jobs, [round(1e3 * t, 1) for t in np.median(times, axis=0)], strict=True))
 
@@ -119,7 +119,7 @@ def imagenet(n: int = 1_280_000, c: int = 1_000) -> dict[str, float]:
     recorded = torch.empty(n, c, dtype=torch.float16)
     for block in recorded.split(1 << 14):
         block.copy_(torch.randn(block.shape, generator=rng))
-    with heap.kept():
+    with heap.keeping_freed_memory():
         took = [
             seconds(lambda epoch=epoch: method.epoch_start(epoch, lambda: recorded))
             for epoch in (1, 2)

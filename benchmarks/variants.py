@@ -57,7 +57,7 @@ def steps(kept: str, count: int = 25) -> float:
         laid_out(build_net("fastconv", (3, 32, 32), 10), (3, 32, 32)),
         torch.randn(BATCH, 3, 32, 32).to(memory_format=torch.channels_last),
     )
-    with heap.kept() if kept == "kept" else nullcontext():
+    with heap.keeping_freed_memory() if kept == "kept" else nullcontext():
         for _ in range(5):
             step()
         return seconds(lambda: [step() for _ in range(count)])
@@ -84,7 +84,7 @@ def once(name: str, pairs: int) -> dict[str, float]:
         x.to(memory_format=torch.channels_last),
     )
     bare = stepper(last, x_last)
-    with heap.kept():
+    with heap.keeping_freed_memory():
         if name == "channels first":
             return paired_ratio(stepper(net, x), bare, pairs)
         if name == "bfloat16":

@@ -1,4 +1,4 @@
-"""Shared by all tests: quiet, reproducible hypothesis, and one torch thread per worker."""
+"""Shared by all tests: reproducible hypothesis, and one torch thread per worker."""
 
 import os
 
@@ -11,9 +11,8 @@ settings.register_profile(
     "candidly", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile("fixed", settings.get_profile("candidly"), derandomize=True)
-settings.load_profile(
-    "candidly" if "CANDIDLY_SEEDED" in os.environ else "fixed"
-)  # then --hypothesis-seed counts
+# With CANDIDLY_SEEDED, --hypothesis-seed decides the examples.
+settings.load_profile("candidly" if "CANDIDLY_SEEDED" in os.environ else "fixed")
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from rich.console import Console
 from candidly.auditing.evidence import Outputs
 from candidly.auditing.findings import CLASSES, CURVE, POINTS, SUSPECTS, collect_findings
 from candidly.auditing.rates import RatesEstimate
-from candidly.cli.summary import render
+from candidly.cli.summary import render_summary
 from candidly.metrics import audit_quality
 from candidly.sets import CandidateSets
 
@@ -105,7 +105,7 @@ def test_the_terminal_says_how_many_rows_there_are():
 def summary_of(facts):
     console = Console(record=True, file=io.StringIO())
     console.print(
-        render(
+        render_summary(
             Path("run"),
             {
                 "file": "x.csv",

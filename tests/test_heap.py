@@ -18,9 +18,9 @@ def resident():
     return int(line.split()[1]) / 1024
 
 
-@pytest.mark.skipif(heap.glibc() is None, reason="only glibc can be told")
+@pytest.mark.skipif(heap.glibc() is None, reason="needs glibc")
 def test_freed_memory_is_kept_and_then_given_back():
-    with heap.kept():
+    with heap.keeping_freed_memory():
         blocks = [np.ones(20 << 20, dtype=np.uint8) for _ in range(5)]
         full = resident()
         del blocks
@@ -28,9 +28,9 @@ def test_freed_memory_is_kept_and_then_given_back():
     assert resident() < full - 80
 
 
-@pytest.mark.skipif(heap.glibc() is None, reason="only glibc can be told")
+@pytest.mark.skipif(heap.glibc() is None, reason="needs glibc")
 def test_what_fails_inside_gives_memory_back_too():
-    with pytest.raises(ZeroDivisionError), heap.kept():
+    with pytest.raises(ZeroDivisionError), heap.keeping_freed_memory():
         blocks = [np.ones(20 << 20, dtype=np.uint8) for _ in range(5)]
         full = resident()
         del blocks
@@ -40,6 +40,6 @@ def test_what_fails_inside_gives_memory_back_too():
 
 def test_nothing_happens_without_glibc(monkeypatch):
     monkeypatch.setattr(heap, "glibc", lambda: None)
-    with heap.kept():
+    with heap.keeping_freed_memory():
         done = True
     assert done

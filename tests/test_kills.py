@@ -1,4 +1,7 @@
-"""Campaign: commands killed at random moments. The same command then finishes, with the same files and no leftovers."""
+"""Campaign: commands killed at random moments.
+
+The same command then finishes, with the same files and no leftovers.
+"""
 
 import json
 import random
@@ -12,7 +15,8 @@ import pandas as pd
 import pytest
 
 pytestmark = pytest.mark.slow
-KILLS = 25  # of each command
+# Of each command.
+KILLS = 25
 RNG = random.Random(0)
 
 
@@ -55,7 +59,8 @@ def campaign(folder, make, *arguments):
     untouched = names(folder)
     began = time.monotonic()
     assert finish(folder, *arguments)[0] == 0
-    took, whole = time.monotonic() - began, names(folder)
+    took = time.monotonic() - began
+    whole = names(folder)
     added = [name for name in whole if name not in untouched]
     contents = {
         name: comparable(folder / name)
@@ -78,16 +83,8 @@ def campaign(folder, make, *arguments):
 
 
 def test_audit(tmp_path):
-    campaign(
-        tmp_path,
-        lambda folder: table(folder / "a.csv"),
-        "audit",
-        "a.csv",
-        "--probs",
-        "p.npy",
-        "--out",
-        "run",
-    )
+    options = ("--probs", "p.npy", "--out", "run")
+    campaign(tmp_path, lambda folder: table(folder / "a.csv"), "audit", "a.csv", *options)
 
 
 def test_fit(tmp_path):

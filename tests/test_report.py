@@ -1,4 +1,7 @@
-"""The report: what is in it, and that a browser draws and sorts it and runs nothing that labels or ids say."""
+"""The report: what it contains, and what a browser makes of it.
+
+The browser draws and sorts it, and runs nothing that labels or ids contain.
+"""
 
 import json
 import re
@@ -15,8 +18,8 @@ from candidly.auditing.evidence import Outputs
 from candidly.auditing.findings import POINTS, collect_findings
 from candidly.data import read_file
 from candidly.data.dataset import Answers
-from candidly.report.build import UNTOLD, render, without_rows
-from candidly.report.charts import _counts, charts
+from candidly.report.build import DEFAULTS, render_page, without_rows
+from candidly.report.charts import CHARTS, _counts, finish_chart, make_charts, new_chart
 from candidly.report.previews import previews
 
 CHROMIUM = Path("/usr/bin/chromium")
@@ -37,8 +40,8 @@ def find(n=400, classes=CLASSES):
     rng = np.random.default_rng(0)
     c = len(classes)
     y = rng.integers(c, size=n)
-    told = np.where(rng.random(n) < 0.2, (y + rng.integers(1, c, size=n)) % c, y)
-    mask = np.eye(c, dtype=bool)[told] | (rng.random((n, c)) < 0.2)
+    given = np.where(rng.random(n) < 0.2, (y + rng.integers(1, c, size=n)) % c, y)
+    mask = np.eye(c, dtype=bool)[given] | (rng.random((n, c)) < 0.2)
     logits = 3 * np.eye(c)[y] + rng.normal(size=(n, c))
     sets = CandidateSets(mask, classes)
     estimate = estimate_rates(sets, logits=logits)
@@ -69,7 +72,7 @@ def findings():
 
 @pytest.fixture(scope="module")
 def page(findings):
-    return render(findings)
+    return render_page(findings)
 
 
 class Outline(HTMLParser):
@@ -77,7 +80,9 @@ class Outline(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.tags, self.levels, self.attributes = [], [], []
+        self.tags = []
+        self.levels = []
+        self.attributes = []
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
@@ -127,7 +132,7 @@ def test_names_are_text(page):
 
 def test_no_rows_leaves_private_data_out(findings):
     bare = without_rows(findings)
-    page = render(findings, rows=False)
+    page = render_page(findings, rows=False)
     assert "a secret of" not in page
     assert "mail@example.org" not in page
     assert "annotator 1" in page
@@ -143,29 +148,29 @@ def test_what_is_not_known_is_not_drawn(findings):
         {name: value for name, value in entry.items() if name != "true_outside"}
         for entry in findings["annotators"]
     ]
-    assert "By the truth column" in render(findings)
-    assert "By the truth column" not in render(findings | {"annotators": people})
-    page = render(findings | {"suspects": {"closed": [], "open": []}})
+    assert "By the truth column" in render_page(findings)
+    assert "By the truth column" not in render_page(findings | {"annotators": people})
+    page = render_page(findings | {"suspects": {"closed": [], "open": []}})
     assert "No row has P(closed) above 5.0 %." in page
     assert "No row has P(open) above 5.0 %." in page
 
 
 def test_few_errors_are_counted_in_whole_numbers(findings):
-    axes = charts(findings)["review"]["encoding"]
+    axes = make_charts(findings)["review"]["encoding"]
     assert axes["x"]["axis"] == axes["y"]["axis"] == {"format": ",d"}
     few = [{"rows": n, "expected": 0.3 * n, "blind": 0.1 * n} for n in range(1, 6)]
-    axes = charts(findings | {"review": few})["review"]["encoding"]
+    axes = make_charts(findings | {"review": few})["review"]["encoding"]
     assert axes["x"]["axis"] == {"format": ",d", "values": [0, 1, 2, 3, 4, 5]}
     assert axes["y"]["axis"] == {"format": ",d", "values": [0, 1, 2]}
 
 
 def test_a_sample_is_said_to_be_one():
     facts = find(POINTS + 500, ["a", "b", "c"])
-    for name in UNTOLD:
+    for name in DEFAULTS:
         facts.pop(name, None)
     assert facts["points_of"] > POINTS
     full = POINTS + 500 - facts["points_of"]
-    page = render(facts)
+    page = render_page(facts)
     assert f"A random sample of {POINTS:,} of {facts['points_of']:,} rows." in page
     assert (f"Rows whose set holds all classes ({full:,}) have no outside" in page) == (full > 0)
 
@@ -205,16 +210,19 @@ def test_previews(tmp_path):
 def test_in_a_browser(page, tmp_path):
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     (tmp_path / "report.html").write_text(page)
-    told = []
+    messages = []
     with playwright.sync_playwright() as p:
         browser = p.chromium.launch(
             executable_path=str(CHROMIUM), args=["--no-sandbox", "--disable-gpu"]
         )
         tab = browser.new_page(viewport={"width": 390, "height": 800})
-        tab.on("console", lambda message: told.append(message.text))
-        tab.on("pageerror", lambda error: told.append(str(error)))
+        tab.on("console", lambda message: messages.append(message.text))
+        tab.on("pageerror", lambda error: messages.append(str(error)))
         tab.goto((tmp_path / "report.html").as_uri())
-        drawn = "[...document.querySelectorAll('.chart')].every(c => c.querySelector('svg path, svg line'))"
+        drawn = (
+            "[...document.querySelectorAll('.chart')]"
+            ".every(c => c.querySelector('svg path, svg line'))"
+        )
         tab.wait_for_function(drawn, timeout=30_000)
         points = tab.evaluate(
             "document.querySelectorAll('#chart-losses svg .mark-symbol path').length"
@@ -223,7 +231,10 @@ def test_in_a_browser(page, tmp_path):
         assert tab.evaluate("document.documentElement.scrollWidth") <= 390, (
             "a phone need not scroll sideways"
         )
-        cell = "[...document.querySelectorAll('#class-table tbody tr')].map(r => Number(r.cells[1].dataset.value))"
+        cell = (
+            "[...document.querySelectorAll('#class-table tbody tr')]"
+            ".map(r => Number(r.cells[1].dataset.value))"
+        )
         tab.click("#class-table thead th:nth-child(2) button")
         falling = tab.evaluate(cell)
         tab.click("#class-table thead th:nth-child(2) button")
@@ -236,9 +247,26 @@ def test_in_a_browser(page, tmp_path):
         assert tab.evaluate("window.pwned") is None
         assert tab.title() == f"Audit of {EVIL}.csv"
         browser.close()
-    assert told == []
+    assert messages == []
 
 
 def test_an_axis_of_many_counts_names_none_of_them():
     assert _counts(3).to_dict() == {"format": ",d", "values": [0, 1, 2, 3]}
     assert _counts(10_000_000).to_dict() == {"format": ",d"}
+
+
+def test_a_registered_chart_appears_on_the_page(findings, monkeypatch):
+    def verdicts(found):
+        values = [{"kind": kind, "rows": n} for kind, n in found["verdicts"].items()]
+        chart, data = new_chart("verdicts", values, 120)
+        return finish_chart(chart.mark_bar().encode(x="rows:Q", y="kind:N"), data, "All verdicts.")
+
+    assert "More charts" not in render_page(findings)
+    monkeypatch.setitem(CHARTS, "verdicts", verdicts)
+    monkeypatch.setitem(CHARTS, "nothing", lambda found: None)
+    assert make_charts(findings).keys() == CHARTS.keys() - {"nothing"}
+    page = render_page(findings)
+    assert page.count('<div class="chart"') == 6
+    assert 'id="chart-verdicts" role="img" aria-label="All verdicts."' in page
+    assert page.index("More charts") < page.index('id="chart-verdicts"')
+    assert "chart-nothing" not in page

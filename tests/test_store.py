@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+from importlib import metadata
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,11 +14,14 @@ import torch
 
 from candidly.errors import InputError, RunBusyError, TrainingError
 from candidly.sets import CandidateSets
+from candidly.storage import atomic, provenance
 from candidly.storage.atomic import write_atomically
+from candidly.storage.integrity import write_sums
 from candidly.storage.store import (
     CHECKPOINT,
     LOCK,
     REPLACED,
+    RUN_FORMAT,
     fingerprint,
     is_locked,
     load_tensors,
@@ -24,9 +29,11 @@ from candidly.storage.store import (
     read_metrics,
     save_tensors,
     verify,
+    versions,
     writing,
-)  # fmt: skip
+)
 from candidly.tensors.nets import build_net
+from candidly.training.estimator import PartialLabelClassifier
 from candidly.training.predictor import Predictor
 
 
@@ -350,7 +357,7 @@ from pathlib import Path
 import candidly.storage.atomic, candidly.storage.store as store
 from candidly.storage.store import writing
 how, path = sys.argv[1:]
-die = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
+die = lambda *args, **kwargs: os.kill(os.getpid(), signal.SIGKILL)
 def after(function, count):
     left = [count]
     def wrapped(*args, **kwargs):
@@ -363,11 +370,11 @@ def after(function, count):
 if how == "before the first run.json is renamed":
     Path.replace = die
 if how == "after the lock":
-    store._open = die
+    store._prepare = die
 if how == "after finished":
-    store._write_sums = die
+    store.write_sums = die
 if how == "after the sums":
-    store._write_sums = after(store._write_sums, 1)
+    store.write_sums = after(store.write_sums, 1)
 if how == "after the old run is moved":
     Path.rename = after(Path.rename, 1)
 if how == "after the rename":
@@ -459,6 +466,99 @@ def test_changed_and_missing_files_are_named(tmp_path):
     (tmp_path / "run" / "SHA256SUMS").unlink()
     with pytest.raises(InputError, match="SHA256SUMS cannot be read"):
         verify(tmp_path / "run", "run.json")
+
+
+def edit_note(run, **changes):
+    """Write `run.json` as another version of candidly might have, with hashes that match."""
+    note = json.loads((run / "run.json").read_text()) | changes
+    kept = {name: value for name, value in note.items() if value is not None}
+    (run / "run.json").write_text(json.dumps(kept))
+    write_sums(run)
+
+
+def test_a_run_says_which_format_it_has(tmp_path):
+    write_once(tmp_path / "run")
+    assert RUN_FORMAT == 1
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["format"] == 1
+    edit_note(tmp_path / "run", format=None)
+    assert "format" not in json.loads((tmp_path / "run" / "run.json").read_text())
+    verify(tmp_path / "run", "run.json")
+
+
+@pytest.mark.parametrize("newer", [2, "2b"])
+def test_a_run_of_a_newer_format_is_refused(tmp_path, newer):
+    net = {"name": "linear", "shape": [2], "n_classes": 2}
+    predictor = Predictor(build_net(**net), np.arange(2), (2,), np.zeros(2), np.ones(2))
+    with writing(tmp_path / "run", {}) as run:
+        run.save_model(predictor, net)
+    assert Predictor.load(tmp_path / "run").classes.tolist() == [0, 1]
+    edit_note(tmp_path / "run", format=newer)
+    message = (
+        rf"run was written by a newer version of candidly \(format {newer}; this one reads 1\): "
+        "upgrade candidly"
+    )
+    for read in (
+        lambda: verify(tmp_path / "run", "run.json"),
+        lambda: Predictor.load(tmp_path / "run"),
+        lambda: PartialLabelClassifier.load(tmp_path / "run"),
+    ):
+        with pytest.raises(InputError, match=message):
+            read()
+
+
+def test_an_unfinished_run_of_a_newer_format_is_not_resumed(tmp_path):
+    interrupted(tmp_path / "run", {"q": 0.1})
+    edit_note(tmp_path / "run.partial", format=2)
+    with (
+        pytest.raises(InputError, match=r"format 2; this one reads 1"),
+        writing(tmp_path / "run", {"q": 0.1}),
+    ):
+        pass
+    assert (tmp_path / "run.partial" / CHECKPOINT).exists()
+
+
+def test_versions_without_torch(monkeypatch):
+    def version(name):
+        if name == "torch":
+            raise metadata.PackageNotFoundError(name)
+        return "1.0"
+
+    assert versions()["torch"] == torch.__version__
+    monkeypatch.setattr(provenance.metadata, "version", version)
+    found = versions()
+    assert (found["torch"], found["numpy"]) == ("not installed", "1.0")
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs a list of open files")
+def test_without_locks_no_file_of_a_run_is_open_when_it_is_renamed(tmp_path, monkeypatch):
+    """Windows renames neither an open file nor a folder that holds one."""
+    monkeypatch.setattr(atomic, "fcntl", None)
+    renamed = []
+
+    def closed(rename):
+        def checked(path, target):
+            open_files = [
+                os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
+            ]
+            assert not [name for name in open_files if name.startswith(str(tmp_path.resolve()))]
+            renamed.append(path)
+            return rename(path, target)
+
+        return checked
+
+    for name in ("rename", "replace"):
+        monkeypatch.setattr(Path, name, closed(getattr(Path, name)))
+    write_once(tmp_path / "run")
+    write_once(tmp_path / "run", replace=True)
+    assert tmp_path / "run.partial" in renamed
+    assert not is_locked(tmp_path / "run")
+    assert tree(tmp_path) == [
+        "run",
+        "run/SHA256SUMS",
+        "run/arrays.npz",
+        "run/metrics.jsonl",
+        "run/run.json",
+    ]
 
 
 def test_a_run_has_no_hashes_of_the_runs_inside(tmp_path):

@@ -1,6 +1,6 @@
 """Print constraints that pin each dependency of pyproject.toml to its lowest declared version.
 
-Extra `dev` included; what constraints.txt pins already, such as torch, is left out.
+All extras but `rivals` are included; what constraints.txt already pins, such as torch, is not.
 """
 
 import re
@@ -18,7 +18,9 @@ def lowest(requirements: list[str], pinned: set[str]) -> list[str]:
 
 def main() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    requirements = project["dependencies"] + project["optional-dependencies"]["dev"]
+    extras = project["optional-dependencies"]
+    tried = [requirements for name, requirements in extras.items() if name != "rivals"]
+    requirements = sum(tried, project["dependencies"])
     pinned = set(re.findall(r"^([\w-]+)==", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
     print("\n".join(lowest(requirements, pinned)))
 

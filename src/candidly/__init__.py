@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from candidly import _moved
 from candidly._version import __version__ as __version__
+from candidly.errors import naming_extras
 
 if TYPE_CHECKING:
     from candidly.auditing.rates import RatesEstimate as RatesEstimate
@@ -51,7 +52,8 @@ def __getattr__(name: str) -> Any:
     """Import a public name when it is first used, so that torch loads only for training."""
     if name not in _HOMES:
         raise AttributeError(f"module 'candidly' has no attribute {name!r}")
-    return getattr(import_module(f"candidly.{_HOMES[name]}"), name)
+    with naming_extras(f"candidly.{name}"):
+        return getattr(import_module(f"candidly.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:

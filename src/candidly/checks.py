@@ -1,4 +1,4 @@
-"""Checks of settings: each gives the value back, or says what was expected."""
+"""Checks of settings: each returns the value, or raises an error that says what was expected."""
 
 from __future__ import annotations
 
@@ -15,7 +15,27 @@ from candidly.errors import InputError
 
 
 def one_of(value: Any, choices: Iterable[str], what: str) -> Any:
-    """`value`, if it is one of the choices; otherwise an error with the nearest one."""
+    """Return `value` if it is one of the choices.
+
+    Parameters
+    ----------
+    value : Any
+        The value to check.
+    choices : iterable of str
+        The allowed values.
+    what : str
+        What the value is, for the message.
+
+    Raises
+    ------
+    InputError
+        If it is not; the message lists the choices and suggests the most similar one.
+
+    Examples
+    --------
+    >>> one_of("cc", ["cc", "lws"], "method")
+    'cc'
+    """
     names = list(choices)
     if value in names:
         return value
@@ -25,7 +45,7 @@ def one_of(value: Any, choices: Iterable[str], what: str) -> Any:
 
 
 def number(value: Any, what: str, least: float = -math.inf, most: float = math.inf) -> Any:
-    """`value`, if it is a finite number from `least` to `most`."""
+    """Return `value` if it is a finite number from `least` to `most`; `what` names it."""
     real = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
     if not real or not least <= value <= most:
         raise InputError(f"{what}={value!r}: expected a number{_span(least, most)}.")
@@ -33,14 +53,14 @@ def number(value: Any, what: str, least: float = -math.inf, most: float = math.i
 
 
 def whole(value: Any, what: str, least: int = 0) -> Any:
-    """`value`, if it is a whole number of at least `least`."""
+    """Return `value` if it is a whole number of at least `least`; `what` names it."""
     if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
         raise InputError(f"{what}={value!r}: expected a whole number of at least {least}.")
     return value
 
 
 def as_numpy(values: Any) -> NDArray[Any]:
-    """An array, or a tensor on any device and of any precision, as a NumPy array."""
+    """Return an array, or a tensor on any device and of any precision, as a NumPy array."""
     if not hasattr(values, "detach"):
         return np.asarray(values)
     tensor = values.detach().cpu()

@@ -37,7 +37,14 @@ from candidly.methods.base import defaults
 from candidly.methods.ooc import OOC, warmup_epochs
 from candidly.methods.settings import make_method
 from candidly.metrics import final_score
-from candidly.storage.store import is_locked, read_json, versions, write_json, writing
+from candidly.storage.store import (
+    is_locked,
+    read_json,
+    refuse_newer_format,
+    versions,
+    write_json,
+    writing,
+)
 from candidly.tensors.nets import build_net
 from candidly.tensors.views import make_views
 from candidly.training.trainer import Fitted, find_device, fit, make_scheme
@@ -444,6 +451,7 @@ def results(out: Path) -> Iterator[dict[str, Any]]:
     """The results of all finished runs in a folder; other files that are called so are none."""
     _require_folder(out)
     for path in sorted(out.glob("*/result.json")):
+        refuse_newer_format(path.parent)
         if not path.parent.name.endswith(".partial") and is_result(found := read_json(path)):
             yield found
 

@@ -1,7 +1,7 @@
-"""Keep freed memory between the steps of a training.
+"""Keep freed memory between the steps of a training. Only commands do this, in their own process.
 
-glibc gives large blocks back to the system as soon as they are freed. The next step gets them again page by page, each
-page cleared first: a seventh of a training step of a small net.
+glibc returns large blocks to the system as soon as they are freed. The next step gets them again
+page by page, each page cleared first: a seventh of a training step of a small net.
 """
 
 from __future__ import annotations
@@ -12,14 +12,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 
-TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # numbers of malloc.h
-LARGE = 1 << 28  # bytes: blocks beyond are few, and still come and go
-USUAL = 1 << 25  # where glibc's own threshold ends up in a process that frees large blocks
+# Parameters of mallopt, from malloc.h.
+TRIM_THRESHOLD = -1
+MMAP_THRESHOLD = -3
+# Bytes. Larger blocks are few, and still come and go.
+LARGE = 1 << 28
+# Bytes: where glibc's own threshold ends up in a process that frees large blocks.
+USUAL = 1 << 25
 
 
 @contextmanager
-def kept() -> Iterator[None]:
-    """While it lasts, freed memory stays with the process; then it is given back. Nothing happens without glibc."""
+def keeping_freed_memory() -> Iterator[None]:
+    """Keep freed memory in the process within the block, then return it to the system.
+
+    Without glibc nothing happens.
+    """
     library = glibc()
     if library is None:
         yield
@@ -36,4 +43,5 @@ def kept() -> Iterator[None]:
 
 @lru_cache(maxsize=1)
 def glibc() -> ctypes.CDLL | None:
+    """Return the C library of this process if it is glibc."""
     return ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None

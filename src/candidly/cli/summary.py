@@ -1,4 +1,4 @@
-"""What `fit` and `audit` say on the terminal: the shares, the worst rows, what to do next."""
+"""What `fit`, `audit` and `predict` print: shares, the worst rows, annotators, what to do next."""
 
 from __future__ import annotations
 
@@ -10,23 +10,39 @@ from candidly.console.terminal import counted, grid, printable
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-WORST = 5  # rows of each kind
-LARGE = ("points", "review", "history", "made")  # findings that are there for the report
+# Rows of each kind that are listed, and characters of their candidates.
+WORST = 5
+WIDTH = 48
+# Most frequent labels of predictions that are listed.
+LABELS = 20
+# Findings that only the report needs.
+REPORT_ONLY = ("points", "review", "history", "made")
 
 
 def summary(out: Path, findings: dict[str, Any]) -> dict[str, Any]:
-    """For `--json`: the findings without pictures and curves."""
-    kept = {name: value for name, value in findings.items() if name not in LARGE}
-    kept["suspects"] = {
-        kind: [
-            {name: value for name, value in entry.items() if name != "preview"} for entry in entries
-        ]
+    """Return the findings for `--json`: without pictures and curves."""
+    shown = {name: value for name, value in findings.items() if name not in REPORT_ONLY}
+    shown["suspects"] = {
+        kind: [_without_preview(entry) for entry in entries]
         for kind, entries in findings["suspects"].items()
     }
-    return {"run": str(out), "report": str(out / "report.html"), **kept}
+    return {"run": str(out), "report": str(out / "report.html"), **shown}
 
 
-def render(out: Path, findings: dict[str, Any]) -> RenderableType:
+def _without_preview(entry: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in entry.items() if name != "preview"}
+
+
+def render_summary(out: Path, findings: dict[str, Any]) -> RenderableType:
+    """Return the findings for the terminal.
+
+    Parameters
+    ----------
+    out : Path
+        The RUN folder.
+    findings : dict
+        What is in its `findings.json`.
+    """
     from rich.console import Group
     from rich.text import Text
 
@@ -41,22 +57,15 @@ def render(out: Path, findings: dict[str, Any]) -> RenderableType:
         ("closed", "The truth is probably another class"),
         ("open", "Probably none of the classes"),
     ):
-        if entries := [entry for entry in findings["suspects"][kind] if entry["verdict"] == kind][
-            :WORST
-        ]:
-            told = f"{heading}: {len(entries):,} of {findings['verdicts'][kind]:,}"
-            parts += [Text(), Text(told, style="bold"), _rows(entries, kind)]
+        suspects = [entry for entry in findings["suspects"][kind] if entry["verdict"] == kind]
+        if worst := suspects[:WORST]:
+            title = f"{heading}: {len(worst):,} of {findings['verdicts'][kind]:,}"
+            parts += [Text(), Text(title, style="bold"), _rows(worst, kind)]
     if people := findings["annotators"]:
-        parts += [
-            Text(),
-            Text("Annotators, by how often the truth is probably outside their sets", style="bold"),
-        ]
-        parts.append(_people(people[:WORST]))
-    parts += [
-        Text(),
-        Text("Next", style="bold"),
-        *(Text(f"  {line}") for line in _next(out, findings)),
-    ]
+        title = "Annotators, by how often the truth is probably outside their sets"
+        parts += [Text(), Text(title, style="bold"), _annotators(people[:WORST])]
+    parts += [Text(), Text("Next", style="bold")]
+    parts += [Text(f"  {line}") for line in _next_steps(out, findings)]
     return Group(*parts)
 
 
@@ -68,9 +77,8 @@ def _shares(findings: dict[str, Any]) -> RenderableType:
     }
     rows = []
     for key, name in names.items():
-        share, low, high = (
-            f"{100 * findings['shares'][key][part]:.1f} %" for part in ("share", "low", "high")
-        )
+        found = findings["shares"][key]
+        share, low, high = (f"{100 * found[part]:.1f} %" for part in ("share", "low", "high"))
         rows.append((name, share, f"{low} to {high}"))
     return grid(rows, "lrl")
 
@@ -80,45 +88,46 @@ def _evaluation(quality: dict[str, Any] | None) -> list[str]:
         return []
     known = f"by the truth of {counted(quality['known'], 'row')}: {quality['outside']:.1%} outside"
     accuracy = "" if quality["accuracy"] is None else f", accuracy {quality['accuracy']:.1%}"
-    if quality["ap_outside"] is None:
-        return [f"{known}{accuracy}"]
-    found = f"{quality['ap_outside']:.3f}, by the mass outside the candidates alone {quality['ap_naive']:.3f}"
-    return [f"{known}{accuracy}", f"average precision of finding them: {found}"]
+    lines = [f"{known}{accuracy}"]
+    if quality["ap_outside"] is not None:
+        lines.append(
+            f"average precision of finding them: {quality['ap_outside']:.3f}, by the mass outside "
+            f"the candidates alone {quality['ap_naive']:.3f}"
+        )
+    return lines
 
 
 def _rows(entries: list[dict[str, Any]], kind: str) -> RenderableType:
-    rows = []
-    for entry in entries:
-        candidates = printable(" | ".join(map(str, entry["candidates"])))
-        cut = candidates if len(candidates) <= 48 else candidates[:47] + "…"
-        better = (
-            ""
-            if kind == "open" or entry["suggestion"] is None
-            else f"→ {printable(entry['suggestion'])}"
-        )
-        rows.append(
-            (f"  {printable(entry['id'])}", cut, better, f"P({kind}) = {entry[f'p_{kind}']:.2f}")
-        )
-    return grid(rows, "lllr")
+    return grid([_row(entry, kind) for entry in entries], "lllr")
 
 
-def _people(entries: list[dict[str, Any]]) -> RenderableType:
+def _row(entry: dict[str, Any], kind: str) -> tuple[str, str, str, str]:
+    candidates = printable(" | ".join(map(str, entry["candidates"])))
+    if len(candidates) > WIDTH:
+        candidates = candidates[: WIDTH - 1] + "…"
+    suggestion = ""
+    if kind != "open" and entry["suggestion"] is not None:
+        suggestion = f"→ {printable(entry['suggestion'])}"
+    probability = f"P({kind}) = {entry[f'p_{kind}']:.2f}"
+    return f"  {printable(entry['id'])}", candidates, suggestion, probability
+
+
+def _annotators(entries: list[dict[str, Any]]) -> RenderableType:
     rows = []
     for entry in entries:
         missed = ", ".join(printable(miss["label"]) for miss in entry["missed"])
-        told = f"{entry['answers']:,} answers of {entry['width']:.2f} labels"
         rows.append(
             (
                 f"  {printable(entry['name'])}",
                 f"{entry['outside']:.1%}",
-                told,
+                f"{entry['answers']:,} answers of {entry['width']:.2f} labels",
                 missed and f"misses {missed}",
             )
         )
     return grid(rows, "lrll")
 
 
-def _next(out: Path, findings: dict[str, Any]) -> list[str]:
+def _next_steps(out: Path, findings: dict[str, Any]) -> list[str]:
     verdicts = findings["verdicts"]
     lines = [f"look at            {out / 'report.html'}   (all rows: {out / 'audit.csv'})"]
     if verdicts["closed"] or verdicts["open"]:
@@ -130,8 +139,8 @@ def _next(out: Path, findings: dict[str, Any]) -> list[str]:
     return lines
 
 
-def predicted(done: dict[str, Any]) -> str:
-    """One line for the file, and one for each of the most frequent labels."""
+def render_predictions(done: dict[str, Any]) -> str:
+    """Return one line for the file, and one for each of the most frequent labels."""
     labels = sorted(done["labels"].items(), key=lambda item: -item[1])
-    lines = [f"  {printable(name):24} {count:>9,}" for name, count in labels[:20]]
+    lines = [f"  {printable(name):24} {count:>9,}" for name, count in labels[:LABELS]]
     return "\n".join([f"{done['out']}: {counted(done['rows'], 'row')}", *lines])

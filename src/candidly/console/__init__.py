@@ -1,1 +1,1 @@
-"""What people see in a terminal: text, tables and progress."""
+"""The terminal: text, tables and progress."""

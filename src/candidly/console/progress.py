@@ -1,31 +1,111 @@
-"""Progress on the terminal: what is done, a note and the time left; nothing at all when the output is piped."""
+"""Progress of long jobs on stderr: bars on a terminal, a line now and then when it is piped."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from candidly.console.terminal import printable
+from candidly.console.terminal import echo, printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-_open: list[
-    Progress
-] = []  # the display that is there: a bar within a bar becomes another line of it
+# Seconds between two lines when stderr is not a terminal; shorter jobs print nothing.
+LOG_INTERVAL = 30.0
+
+# The display on the terminal: a bar within a bar becomes another line of it.
+_displays: list[Progress] = []
+# When the last line was logged, or the outermost bar began: bars within a bar share the interval.
+_log_times: list[float] = []
 
 
 @contextmanager
 def bar(
     total: int, label: str, *, done: int = 0, shown: bool | None = None
 ) -> Iterator[Callable[..., None]]:
-    """Yields `advance(note, steps=1)`. `shown=None`: only on a terminal."""
-    if not (sys.stderr.isatty() if shown is None else shown):
+    """Show the progress of a job: what is done, a note and the time left.
+
+    Parameters
+    ----------
+    total : int
+        Number of steps.
+    label : str
+        Name of the job.
+    done : int
+        Steps that were done before, such as those of an interrupted run.
+    shown : bool, optional
+        Show a bar (True) or nothing (False). By default a bar on a terminal; otherwise a line at
+        most every `LOG_INTERVAL` seconds.
+
+    Yields
+    ------
+    callable
+        `advance(note, steps=1)`.
+
+    Examples
+    --------
+    >>> with bar(2, "training") as advance:
+    ...     advance("epoch 1")
+    ...     advance("epoch 2")
+    """
+    if shown is None and not sys.stderr.isatty():
+        with _log_lines(total, label, done) as advance:
+            yield advance
+    elif shown is False:
         yield lambda note, steps=1: None
-        return
-    inner = bool(_open)
+    else:
+        with _terminal_bar(total, label, done) as advance:
+            yield advance
+
+
+@contextmanager
+def _log_lines(total: int, label: str, done: int) -> Iterator[Callable[..., None]]:
+    began = time.monotonic()
+    completed = done
+
+    def advance(note: str, steps: int = 1) -> None:
+        nonlocal completed
+        completed += steps
+        now = time.monotonic()
+        if now - _log_times[-1] < LOG_INTERVAL:
+            return
+        _log_times[-1] = now
+        parts = [f"{completed:,} of {total:,}", note]
+        if done < completed < total:
+            left = (now - began) * (total - completed) / (completed - done)
+            parts.append(f"about {duration(left)} left")
+        text = ", ".join(printable(part) for part in parts if part)
+        echo(f"candidly: {printable(label)}: {text}", err=True)
+
+    inner = bool(_log_times)
+    if not inner:
+        _log_times.append(began)
+    try:
+        yield advance
+    finally:
+        if not inner:
+            _log_times.pop()
+
+
+def duration(seconds: float) -> str:
+    """Return a duration for people.
+
+    Examples
+    --------
+    >>> duration(80), duration(600), duration(9000)
+    ('80 s', '10 min', '2.5 h')
+    """
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+@contextmanager
+def _terminal_bar(total: int, label: str, done: int) -> Iterator[Callable[..., None]]:
+    inner = bool(_displays)
     with _display() as progress:
         task = progress.add_task(printable(label), total=total, completed=done, note="")
         try:
@@ -37,8 +117,9 @@ def bar(
 
 @contextmanager
 def _display() -> Iterator[Progress]:
-    if _open:
-        yield _open[-1]
+    """Return the display that is on the terminal, or a new one."""
+    if _displays:
+        yield _displays[-1]
         return
     from rich.console import Console
     from rich.progress import (
@@ -53,8 +134,8 @@ def _display() -> Iterator[Progress]:
     note = TextColumn("{task.fields[note]}", markup=False)
     columns = [label, BarColumn(24), MofNCompleteColumn(), TimeRemainingColumn(compact=True), note]
     with Progress(*columns, console=Console(stderr=True)) as progress:
-        _open.append(progress)
+        _displays.append(progress)
         try:
             yield progress
         finally:
-            _open.pop()
+            _displays.pop()

@@ -1,7 +1,7 @@
-"""What commands print: coloured and as wide as the terminal, or plain into a file.
+"""Output of commands: coloured and as wide as the terminal, or plain text into a file or pipe.
 
-All output passes through `say`, `echo` or `echo_json`. Names from files may hold characters that
-would control the terminal; these are written out as escapes.
+All output passes through `say`, `echo` or `echo_json`. Names from files may contain characters
+that would control the terminal; these are printed as escapes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def say(what: RenderableType) -> None:
-    """Print; lines are not wrapped into a file."""
+    """Print a rich renderable, such as a table; lines are only wrapped on a terminal."""
     from rich.console import Console
 
     terminal = sys.stdout.isatty()
@@ -26,7 +26,7 @@ def say(what: RenderableType) -> None:
 
 
 class _Printable:
-    """Something to print, without the control characters of its text."""
+    """A renderable whose text has its control characters escaped."""
 
     def __init__(self, what: RenderableType) -> None:
         self.what = what
@@ -38,25 +38,31 @@ class _Printable:
 
 
 def echo(text: Any, *, err: bool = False) -> None:
-    """Print lines of text."""
+    """Print lines of text; `err`: on stderr."""
     import typer
 
     typer.echo(printable_lines(text), err=err)
 
 
 def echo_json(value: Any) -> None:
-    """Print JSON: names as they are, except for characters that are not printable."""
+    """Print a value as JSON; only characters that are not printable are escaped."""
     lines = json.dumps(value, indent=2, ensure_ascii=False).split("\n")
     echo("\n".join(_escaped(line, _json_escape) for line in lines))
 
 
 def printable(label: Any) -> str:
-    """A name for the terminal: what would move the cursor or change colours is written out."""
+    r"""Return a name for the terminal, with an escape for whatever would control it.
+
+    Examples
+    --------
+    >>> print(printable("a\x1b[31mb"))
+    a\x1b[31mb
+    """
     return _escaped(str(label), lambda c: c.encode("unicode_escape").decode())
 
 
 def printable_lines(text: Any) -> str:
-    """Text for the terminal: as `printable`, with the ends of lines kept."""
+    """Return text for the terminal: as `printable`, but lines stay lines."""
     return "\n".join(printable(line) for line in str(text).split("\n"))
 
 
@@ -72,12 +78,27 @@ def _json_escape(character: str) -> str:
 
 
 def counted(n: int, one: str, many: str | None = None) -> str:
-    """ "1 row", "2,000 rows"."""
+    """Return a number with its noun.
+
+    Parameters
+    ----------
+    n : int
+        The number.
+    one : str
+        The noun in the singular.
+    many : str, optional
+        The noun in the plural, if it is not `one` with an s.
+
+    Examples
+    --------
+    >>> counted(1, "row"), counted(2000, "class", "classes")
+    ('1 row', '2,000 classes')
+    """
     return f"{n:,} {one if n == 1 else many or f'{one}s'}"
 
 
 def grid(rows: Iterable[Iterable[str]], justify: str) -> RenderableType:
-    """Columns side by side; `justify` has a letter for each: l or r."""
+    """Return columns side by side; `justify` has one letter per column: l or r."""
     from rich.table import Table
     from rich.text import Text
 

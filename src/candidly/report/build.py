@@ -1,4 +1,4 @@
-"""From findings to a page: one HTML file with its data, scripts and styles, that asks the network for nothing."""
+"""From findings to a page: one HTML file with its data, scripts and styles, without any network."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from typing import Any
 
 from candidly.auditing.findings import LEAST
 from candidly.console.terminal import counted
-from candidly.report.charts import charts
-from candidly.storage.store import read_json, write_atomically
+from candidly.report.charts import make_charts
+from candidly.storage.atomic import write_atomically
+from candidly.storage.files import read_json
 
-REPORT, FINDINGS = "report.html", "findings.json"
-# What findings hold that are not of a file.
-UNTOLD = {
+REPORT = "report.html"
+FINDINGS = "findings.json"
+# What a page shows of the file and the training, for findings that have neither.
+DEFAULTS: dict[str, Any] = {
     "file": "these rows",
     "inputs": "none",
     "remarks": [],
@@ -23,40 +25,76 @@ UNTOLD = {
     "made": {},
     "no_rows": False,
 }
-PRIVATE = ("row", "id", "candidates", "suggestion")  # of a point
+# What a point says about its row beside its losses and probabilities.
+PRIVATE = ("row", "id", "candidates", "suggestion")
 
 
 def write_report(folder: str | Path, *, rows: bool = True) -> Path:
-    """`report.html` of a RUN from its `findings.json`. Not `rows`: as `without_rows` leaves them."""
+    """Write `report.html` of a RUN from its `findings.json`.
+
+    Parameters
+    ----------
+    folder : str or Path
+        The RUN folder.
+    rows : bool
+        Show rows and names of annotators; if not, the page can be shared (`without_rows`).
+
+    Returns
+    -------
+    Path
+        The page.
+    """
     path = Path(folder) / REPORT
-    page = render(read_json(Path(folder) / FINDINGS), rows=rows)
+    page = render_page(read_json(Path(folder) / FINDINGS), rows=rows)
     write_atomically(path, lambda temporary: temporary.write_text(page, encoding="utf-8"))
     return path
 
 
-def render(findings: dict[str, Any], *, rows: bool = True) -> str:
-    """The page of what `candidly.auditing.findings.gather` found, and of where it came from (see `UNTOLD`)."""
+def render_page(findings: dict[str, Any], *, rows: bool = True) -> str:
+    """Return the report as HTML.
+
+    Parameters
+    ----------
+    findings : dict
+        What `candidly.auditing.findings` gathered, and what `DEFAULTS` lists.
+    rows : bool
+        Show rows and names of annotators.
+    """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    shown = UNTOLD | (findings if rows else without_rows(findings))
+    shown = DEFAULTS | (findings if rows else without_rows(findings))
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
     )
-    environment.filters |= {"percent": percent, "thousands": lambda n: f"{n:,.0f}"}
     environment.filters |= {
+        "percent": percent,
+        "thousands": lambda n: f"{n:,.0f}",
         "rows": lambda n: counted(n, "row"),
         "errors": lambda n: counted(round(n), "error"),
     }
-    template = environment.get_template("template.html")
-    given = {"f": shown, "rows": not shown["no_rows"], "least": LEAST, "charts": charts(shown)}
-    return template.render(**given, javascript=javascript()).lstrip()
+    page = environment.get_template("template.html").render(
+        f=shown,
+        rows=not shown["no_rows"],
+        least=LEAST,
+        charts=make_charts(shown),
+        javascript=javascript(),
+    )
+    return page.lstrip()
 
 
 def without_rows(findings: dict[str, Any]) -> dict[str, Any]:
-    """The findings without what is private: ids, inputs, candidates and suggestions of rows, names of annotators."""
+    """Return the findings without private data.
+
+    Ids, inputs, candidates and suggestions of rows are left out; annotators are numbered.
+
+    Parameters
+    ----------
+    findings : dict
+        They are not changed.
+    """
     points = [
         {key: value for key, value in point.items() if key not in PRIVATE}
         for point in findings["points"]
@@ -66,21 +104,26 @@ def without_rows(findings: dict[str, Any]) -> dict[str, Any]:
         for number, entry in enumerate(findings["annotators"], 1)
     ]
     suspects: dict[str, list[Any]] = {kind: [] for kind in findings["suspects"]}
-    return {
-        **findings,
-        "points": points,
-        "annotators": people,
-        "suspects": suspects,
-        "no_rows": True,
-    }
+    private = {"points": points, "annotators": people, "suspects": suspects}
+    return {**findings, **private, "no_rows": True}
 
 
 def percent(share: float | None) -> str:
+    """Return a share as text; nothing for None.
+
+    Examples
+    --------
+    >>> percent(0.1234)
+    '12.3 %'
+    """
     return "" if share is None else f"{100 * share:.1f} %"
 
 
 def javascript() -> str:
-    """Vega, Vega-Lite and vega-embed as one script. Bundling takes seconds, so it is kept in the cache folder."""
+    """Return Vega, Vega-Lite and vega-embed as one script.
+
+    Bundling them takes seconds, so the script is kept in the cache folder.
+    """
     import altair as alt
     import vl_convert
 
@@ -89,9 +132,11 @@ def javascript() -> str:
     path = folder / f"vega-lite-{version}-{metadata.version('vl-convert-python')}.js"
     if path.is_file():
         return path.read_text(encoding="utf-8")
-    bundle = vl_convert.javascript_bundle(None, version)  # type: ignore[arg-type] # None: sets window.vegaEmbed
+    # Without a snippet of its own, the bundle sets window.vegaEmbed.
+    bundle = vl_convert.javascript_bundle(None, version)  # type: ignore[arg-type]
     script = bundle.replace("</script", r"<\/script")
-    with suppress(OSError):  # a cache that cannot be written only costs time
+    # A cache that cannot be written only costs time.
+    with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(path, lambda temporary: temporary.write_text(script, encoding="utf-8"))
     return script

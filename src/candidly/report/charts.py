@@ -1,57 +1,84 @@
-"""The charts of the report as Vega-Lite specifications. Text and lines get their colours from the page's styles."""
+"""The charts of the report as Vega-Lite specifications.
+
+A chart is a function from the findings to a specification, registered in `CHARTS`. Text and lines
+get their colours from the styles of the page.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import altair as alt
 
-KINDS = {
-    "normal": "#0072b2",
-    "closed": "#d55e00",
-    "open": "#009e73",
-}  # told apart without colour vision, too
+Findings = dict[str, Any]
+Spec = dict[str, Any]
+
+# Colours that can be distinguished without colour vision, and shapes for the same purpose.
+KINDS = {"normal": "#0072b2", "closed": "#d55e00", "open": "#009e73"}
 SHAPES = {"normal": "circle", "closed": "triangle-up", "open": "square"}
-FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', Arial, sans-serif"  # the page's: texts are measured
-TICKS = 6  # of an axis, about
-CLIP = 20.0  # losses above are drawn at the edge
+GREY = "#7d7d7d"
+# The font of the page: Vega needs it to measure texts.
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', Arial, sans-serif"
+# Ticks of an axis, about.
+TICKS = 6
+# Larger losses are drawn at the edge.
+CLIP = 20.0
 
 
-def charts(findings: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Name -> specification, of those that there is something to draw for."""
-    made = {"shares": _shares(findings["shares"]), "review": _review(findings["review"])}
-    if findings["points"]:
-        made["losses"] = _losses(findings["points"])
-    if len(findings["history"]) > 1:
-        made["training"] = _curve(findings["history"], ["loss"], "loss", "Training loss by epoch.")
-    rates = [
-        {"epoch": row["epoch"], "closed": row["rate_closed"], "open": row["rate_open"]}
-        for row in findings["history"]
-        if "rate_closed" in row
-    ]
-    if len(rates) > 1:
-        made["rates"] = _curve(
-            rates, ["closed", "open"], "share of the rows", "Shares in use, by epoch."
-        )
-    return made
+def make_charts(findings: Findings) -> dict[str, Spec]:
+    """Return the charts that there is something to draw for.
+
+    Parameters
+    ----------
+    findings : dict
+        What the page shows.
+
+    Returns
+    -------
+    dict
+        Specifications by the names of `CHARTS`.
+    """
+    made = {name: draw(findings) for name, draw in CHARTS.items()}
+    return {name: spec for name, spec in made.items() if spec is not None}
 
 
-def _chart(
+def new_chart(
     name: str, values: list[dict[str, Any]], height: int
 ) -> tuple[alt.Chart, dict[str, Any]]:
-    """An empty chart as wide as its place, and the data that it names (altair would check each value)."""
+    """Return an empty chart as wide as the page, and its data for `finish_chart`.
+
+    Parameters
+    ----------
+    name : str
+        Name of the data.
+    values : list of dict
+        The data. The chart refers to them by name, since altair would check each value.
+    height : int
+        Pixels.
+    """
     import altair as alt
 
-    return alt.Chart(alt.NamedData(name)).properties(width="container", height=height), {
-        name: values
-    }
+    chart = alt.Chart(alt.NamedData(name)).properties(width="container", height=height)
+    return chart, {name: values}
 
 
-def _spec(chart: Any, datasets: dict[str, Any], text: str) -> dict[str, Any]:
-    styled = chart.properties(description=text, background="transparent").configure(font=FONT)
-    styled = styled.configure_view(stroke=None)
+def finish_chart(chart: Any, datasets: dict[str, Any], description: str) -> Spec:
+    """Return a chart as a specification in the style of the page.
+
+    Parameters
+    ----------
+    chart : altair chart
+        What was made from `new_chart`.
+    datasets : dict
+        The data that came with it.
+    description : str
+        One sentence for people who cannot see the chart.
+    """
+    styled = chart.properties(description=description, background="transparent")
+    styled = styled.configure(font=FONT).configure_view(stroke=None)
     styled = styled.configure_axis(
         labelFontSize=12, titleFontSize=12, titleFontWeight="normal", tickCount=TICKS
     )
@@ -59,15 +86,8 @@ def _spec(chart: Any, datasets: dict[str, Any], text: str) -> dict[str, Any]:
     return {**styled.to_dict(), "datasets": datasets}
 
 
-def _colour(kinds: list[str]) -> alt.Color:
-    import altair as alt
-
-    return alt.Color(
-        "verdict:N", scale=alt.Scale(domain=kinds, range=[KINDS[kind] for kind in kinds])
-    )
-
-
-def _shares(shares: dict[str, dict[str, float]]) -> dict[str, Any]:
+def draw_shares(findings: Findings) -> Spec:
+    """Draw the estimated shares with their intervals."""
     import altair as alt
 
     names = {
@@ -75,18 +95,13 @@ def _shares(shares: dict[str, dict[str, float]]) -> dict[str, Any]:
         "closed": "another class (closed)",
         "open": "no class (open)",
     }
-    colours = ["#7d7d7d", KINDS["closed"], KINDS["open"]]
-    values = [{"name": names[key], **entry} for key, entry in shares.items()]
-    base, data = _chart("shares", values, 110)
-    colour = alt.Color(
-        "name:N", scale=alt.Scale(domain=[*names.values()], range=colours), legend=None
-    )
-    y = alt.Y(
-        "name:N",
-        sort=[*names.values()],
-        title=None,
-        axis=alt.Axis(labelLimit=200, labelPadding=9, domain=False, ticks=False),
-    )
+    order = [*names.values()]
+    values = [{"name": names[key], **entry} for key, entry in findings["shares"].items()]
+    base, data = new_chart("shares", values, 110)
+    colours = alt.Scale(domain=order, range=[GREY, KINDS["closed"], KINDS["open"]])
+    colour = alt.Color("name:N", scale=colours, legend=None)
+    labels = alt.Axis(labelLimit=200, labelPadding=9, domain=False, ticks=False)
+    y = alt.Y("name:N", sort=order, title=None, axis=labels)
     x = alt.X(
         "low:Q", title="share of all rows", axis=alt.Axis(format="%"), scale=alt.Scale(domainMin=0)
     )
@@ -103,13 +118,14 @@ def _shares(shares: dict[str, dict[str, float]]) -> dict[str, Any]:
     text = (
         "Estimated shares of the rows whose truth is outside their candidates, with 90 % intervals."
     )
-    return _spec(ranges + points, data, text)
+    return finish_chart(ranges + points, data, text)
 
 
-def _review(curve: list[dict[str, Any]]) -> dict[str, Any]:
-    """Long form: one line for what to expect, one for a review in random order, one for what there is, if known."""
+def draw_review(findings: Findings) -> Spec:
+    """Draw the errors to expect in a review, by suspicion and at random; and the real ones."""
     import altair as alt
 
+    curve = findings["review"]
     names = {"expected": "expected, most suspicious first", "blind": "expected, in random order"}
     if "found" in curve[0]:
         names |= {"found": "there really are (truth column)"}
@@ -118,62 +134,64 @@ def _review(curve: list[dict[str, Any]]) -> dict[str, Any]:
         for row in curve
         for key, name in names.items()
     ]
-    base, data = _chart("review", values, 280)
-    looks = alt.Scale(
-        domain=[*names.values()], range=["#d55e00", "#7d7d7d", "#0072b2"][: len(names)]
-    )
-    dashes = alt.Scale(domain=[*names.values()], range=[[1, 0], [4, 4], [8, 3]][: len(names)])
+    base, data = new_chart("review", values, 280)
+    lines = [*names.values()]
+    colours = [KINDS["closed"], GREY, KINDS["normal"]][: len(lines)]
+    dashes = [[1, 0], [4, 4], [8, 3]][: len(lines)]
+    most = max(row["errors"] for row in values)
     line = base.mark_line(strokeWidth=2.5).encode(
         x=alt.X("rows:Q", title="rows reviewed (N)", axis=_counts(curve[-1]["rows"])),
-        y=alt.Y(
-            "errors:Q",
-            title="errors among them (M)",
-            axis=_counts(max(row["errors"] for row in values)),
+        y=alt.Y("errors:Q", title="errors among them (M)", axis=_counts(most)),
+        color=alt.Color(
+            "line:N",
+            scale=alt.Scale(domain=lines, range=colours),
+            legend=alt.Legend(labelLimit=260, columns=1),
         ),
-        color=alt.Color("line:N", scale=looks, legend=alt.Legend(labelLimit=260, columns=1)),
-        strokeDash=alt.StrokeDash("line:N", scale=dashes),
+        strokeDash=alt.StrokeDash("line:N", scale=alt.Scale(domain=lines, range=dashes)),
         tooltip=[
             alt.Tooltip("line:N"),
             alt.Tooltip("rows:Q", format=",d"),
             alt.Tooltip("errors:Q", format=",.0f"),
         ],
     )
-    return _spec(line, data, "How many errors to expect among the first N rows of a review.")
+    return finish_chart(line, data, "How many errors to expect among the first N rows of a review.")
 
 
 def _counts(most: float) -> alt.Axis:
-    """An axis of whole numbers: few are named one by one, since ticks of their own would lie between them."""
+    """Return an axis of whole numbers; few of them get a tick each, so that none lies between."""
     import altair as alt
 
-    named: dict[str, Any] = {"values": list(range(math.ceil(most) + 1))} if most <= TICKS else {}
-    return alt.Axis(format=",d", **named)
+    ticks: dict[str, Any] = {}
+    if most <= TICKS:
+        ticks["values"] = list(range(math.ceil(most) + 1))
+    return alt.Axis(format=",d", **ticks)
 
 
-def _losses(points: list[dict[str, Any]]) -> dict[str, Any]:
+def draw_losses(findings: Findings) -> Spec | None:
+    """Draw the rows by the loss of their best candidate and of the best other class."""
     import altair as alt
 
-    values = [_point(point) for point in points]
-    base, data = _chart("losses", values, 420)
-    tips = [
-        alt.Tooltip(name, type="nominal")
-        for name in ("id", "candidates", "suggestion")
-        if name in values[0]
-    ]
+    if not findings["points"]:
+        return None
+    values = [_point(point) for point in findings["points"]]
+    base, data = new_chart("losses", values, 420)
+    texts = [name for name in ("id", "candidates", "suggestion") if name in values[0]]
+    tips = [alt.Tooltip(name, type="nominal") for name in texts]
     tips += [alt.Tooltip(f"p_{kind}", type="quantitative", format=".2f") for kind in KINDS]
     axis = alt.Scale(type="sqrt", nice=False, zero=False, padding=8)
     shape = alt.Shape("verdict:N", scale=alt.Scale(domain=[*SHAPES], range=[*SHAPES.values()]))
     dots = base.mark_point(filled=True, size=36, opacity=0.75).encode(
         x=alt.X("inside:Q", title="inside loss: of the best candidate", scale=axis),
         y=alt.Y("outside:Q", title="outside loss: of the best other class", scale=axis),
-        color=_colour([*KINDS]),
+        color=_verdict_colour([*KINDS]),
         shape=shape,
         tooltip=tips,
     )
-    return _spec(dots, data, "Inside against outside loss of the rows, by verdict.")
+    return finish_chart(dots, data, "Inside against outside loss of the rows, by verdict.")
 
 
 def _point(point: dict[str, Any]) -> dict[str, Any]:
-    """What is drawn and told of a row; texts only if the point has them."""
+    """Return what is drawn of a row; texts only if the point has them."""
     drawn = {
         "inside": min(point["inside"], CLIP),
         "outside": min(point["outside"], CLIP),
@@ -181,16 +199,34 @@ def _point(point: dict[str, Any]) -> dict[str, Any]:
     }
     drawn |= {f"p_{kind}": point[f"p_{kind}"] for kind in KINDS}
     if "id" in point:
-        suggestion = "no class" if point["suggestion"] is None else str(point["suggestion"])
         drawn |= {
             "id": str(point["id"]),
             "candidates": " | ".join(map(str, point["candidates"])),
-            "suggestion": suggestion,
+            "suggestion": "no class" if point["suggestion"] is None else str(point["suggestion"]),
         }
     return drawn
 
 
-def _curve(rows: list[dict[str, Any]], names: list[str], title: str, text: str) -> dict[str, Any]:
+def draw_training(findings: Findings) -> Spec | None:
+    """Draw the training loss by epoch."""
+    if len(findings["history"]) < 2:
+        return None
+    return _curve(findings["history"], ["loss"], "loss", "Training loss by epoch.")
+
+
+def draw_rates(findings: Findings) -> Spec | None:
+    """Draw the shares that the training used, by epoch."""
+    rows = [
+        {"epoch": row["epoch"], "closed": row["rate_closed"], "open": row["rate_open"]}
+        for row in findings["history"]
+        if "rate_closed" in row
+    ]
+    if len(rows) < 2:
+        return None
+    return _curve(rows, ["closed", "open"], "share of the rows", "Shares in use, by epoch.")
+
+
+def _curve(rows: list[dict[str, Any]], names: list[str], title: str, text: str) -> Spec:
     import altair as alt
 
     values = [
@@ -198,12 +234,30 @@ def _curve(rows: list[dict[str, Any]], names: list[str], title: str, text: str) 
         for row in rows
         for name in names
     ]
-    base, data = _chart("curve", values, 180)
-    colour = _colour(names) if len(names) > 1 else alt.value(KINDS["normal"])
+    base, data = new_chart("curve", values, 180)
+    several = len(names) > 1
     line = base.mark_line(strokeWidth=2.5).encode(
         x=alt.X("epoch:Q", axis=alt.Axis(format="d")),
-        y=alt.Y("value:Q", title=title, axis=alt.Axis(format="%" if len(names) > 1 else "~g")),
-        color=colour,
+        y=alt.Y("value:Q", title=title, axis=alt.Axis(format="%" if several else "~g")),
+        color=_verdict_colour(names) if several else alt.value(KINDS["normal"]),
         tooltip=["epoch:Q", alt.Tooltip("value:Q", format=".4f")],
     )
-    return _spec(line, data, text)
+    return finish_chart(line, data, text)
+
+
+def _verdict_colour(kinds: list[str]) -> alt.Color:
+    import altair as alt
+
+    scale = alt.Scale(domain=kinds, range=[KINDS[kind] for kind in kinds])
+    return alt.Color("verdict:N", scale=scale)
+
+
+# Name -> function from the findings to a chart, or to None if there is nothing to draw. A chart
+# that has no place of its own in template.html appears in the section "More charts".
+CHARTS: dict[str, Callable[[Findings], Spec | None]] = {
+    "shares": draw_shares,
+    "review": draw_review,
+    "losses": draw_losses,
+    "training": draw_training,
+    "rates": draw_rates,
+}

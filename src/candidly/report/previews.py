@@ -1,9 +1,10 @@
-"""What a row looks like: a thumbnail, the beginning of its text, or its most unusual values."""
+"""Previews of rows: a thumbnail, the beginning of the text, or the most unusual values."""
 
 from __future__ import annotations
 
 import base64
 import io
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -13,15 +14,36 @@ from candidly.data.dataset import Examples
 from candidly.data.pictures import load_image
 from candidly.errors import InputError
 
-SIDE = 112  # of a thumbnail, in pixels
-LETTERS = 400  # of a text
-VALUES = 6  # of a table
-SAMPLE = 5000  # rows that tell what is usual
+# Pixels of a thumbnail's longer side; up to SHARP it is a PNG, which keeps every pixel.
+SIDE = 112
+SHARP = 64
+# Characters of a text, and of a word in a table.
+LETTERS = 400
+WORD = 60
+# Numbers and words of a table that are shown.
+VALUES = 6
+SHOWN = 8
+# Rows that decide what is usual.
+SAMPLE = 5000
 
 
 def previews(examples: Examples, rows: list[int]) -> dict[int, dict[str, Any]]:
-    """For each row {"image": data URI}, {"text": ...}, {"values": [{"name", "value", "z"}]}, or {}."""
-    if examples.kind == "images":
+    """Return what some rows look like.
+
+    Parameters
+    ----------
+    examples : Examples
+        The rows and their inputs.
+    rows : list of int
+        Which ones.
+
+    Returns
+    -------
+    dict
+        For each row {"image": data URI}, {"text": ...} or {"values": [{"name", "value", "z"}]};
+        {} if there is nothing to show, as for images without Pillow (`preview_notes`).
+    """
+    if examples.kind == "images" and _has_pillow():
         return {row: _thumbnail(examples.inputs[row]) for row in rows}
     if examples.kind == "text":
         return {row: {"text": _beginning(examples.inputs[row].as_py() or "")} for row in rows}
@@ -30,22 +52,37 @@ def previews(examples: Examples, rows: list[int]) -> dict[int, dict[str, Any]]:
     return {row: {} for row in rows}
 
 
+def preview_notes(examples: Examples, rows: list[int]) -> list[str]:
+    """Return a note for the reader if the rows have images that cannot be shown."""
+    if not rows or examples.kind != "images" or _has_pillow():
+        return []
+    return [
+        "The rows are shown without their images, which need Pillow: "
+        "pip install 'candidly[image]', then run the audit again."
+    ]
+
+
+def _has_pillow() -> bool:
+    return find_spec("PIL") is not None
+
+
 def _thumbnail(image: Any) -> dict[str, str]:
     from PIL import Image
 
     try:
         pixels = image if isinstance(image, np.ndarray) else load_image(image)
-    except InputError:  # nothing was trained on it: an audit needs no images
+    except InputError:
+        # An audit needs no images, so a broken one is no reason to stop.
         return {}
     if pixels.ndim == 3 and pixels.shape[2] == 1:
         pixels = pixels[:, :, 0]
-    picture, buffer = Image.fromarray(pixels), io.BytesIO()
+    picture = Image.fromarray(pixels)
     picture.thumbnail((SIDE, SIDE))
-    form = "PNG" if max(picture.size) <= 64 else "JPEG"
+    form = "PNG" if max(picture.size) <= SHARP else "JPEG"
+    buffer = io.BytesIO()
     picture.save(buffer, form, quality=80)
-    return {
-        "image": f"data:image/{form.lower()};base64,{base64.b64encode(buffer.getvalue()).decode()}"
-    }
+    encoded = base64.b64encode(buffer.getvalue()).decode()
+    return {"image": f"data:image/{form.lower()};base64,{encoded}"}
 
 
 def _beginning(text: str) -> str:
@@ -54,7 +91,7 @@ def _beginning(text: str) -> str:
 
 
 def _values(examples: Examples, rows: list[int]) -> dict[int, dict[str, Any]]:
-    """The values that lie farthest from the mean, in standard deviations; words come after numbers."""
+    """Return the values farthest from the mean, in standard deviations; words after numbers."""
     names, numbers, words = _columns(examples)
     some = np.unique(np.linspace(0, len(examples) - 1, min(SAMPLE, len(examples))).astype(int))
     usual = numbers(some)
@@ -64,26 +101,22 @@ def _values(examples: Examples, rows: list[int]) -> dict[int, dict[str, Any]]:
     found = {}
     for row, values in zip(rows, numbers(np.array(rows, dtype=int)), strict=True):
         z = np.nan_to_num(np.divide(values - mean, std, out=np.zeros(len(mean)), where=std > 0))
-        order = [
-            j for j in np.argsort(-np.abs(z), kind="stable").tolist() if not np.isnan(values[j])
-        ][:VALUES]
+        farthest = np.argsort(-np.abs(z), kind="stable").tolist()
+        unusual = [j for j in farthest if not np.isnan(values[j])][:VALUES]
         entries = [
             {"name": names[j], "value": f"{values[j]:.4g}", "z": round(float(z[j]), 1)}
-            for j in order
+            for j in unusual
         ]
-        found[row] = {"values": [*entries, *words(row)][: VALUES + 2]}
+        found[row] = {"values": [*entries, *words(row)][:SHOWN]}
     return found
 
 
 def _columns(examples: Examples) -> tuple[list[str], Any, Any]:
-    """(names of the numbers, function from rows to numbers (k, d), function from a row to its words)."""
+    """Return the names of the numbers, and functions: rows -> numbers (k, d), row -> its words."""
     if examples.kind == "vectors":
         vectors = examples.inputs
-        return (
-            [str(j) for j in range(vectors.shape[1])],
-            lambda rows: vectors[rows].astype(np.float64),
-            lambda row: [],
-        )
+        names = [str(j) for j in range(vectors.shape[1])]
+        return names, lambda rows: vectors[rows].astype(np.float64), lambda row: []
     frame = examples.inputs
     numeric = [
         name for name in frame if frame[name].dtype.kind == "f" and frame[name].notna().any()
@@ -94,9 +127,9 @@ def _columns(examples: Examples) -> tuple[list[str], Any, Any]:
         return frame[numeric].iloc[rows].to_numpy(np.float64)
 
     def words(row: int) -> list[dict[str, Any]]:
-        cells = {str(name): frame[name].iloc[row] for name in others[:VALUES]}
+        cells = {str(name): str(frame[name].iloc[row]) for name in others[:VALUES]}
         return [
-            {"name": name, "value": _beginning(str(cell))[:60], "z": None}
+            {"name": name, "value": _beginning(cell)[:WORD], "z": None}
             for name, cell in cells.items()
         ]
 

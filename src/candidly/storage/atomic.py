@@ -1,4 +1,8 @@
-"""Files written whole or not at all, locks and hashes. Links are never followed, foreign files never removed."""
+"""Atomic writes, locks and hashes. Links are never followed, foreign files never removed.
+
+On Windows, which has no `fcntl`, files are still written atomically but nothing is locked: two
+programs that write the same run are not kept apart, and temporary files of killed ones stay.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from candidly.errors import InputError
 
 try:
     import fcntl
-except ImportError:  # Windows: files are still written whole, but not locked
+except ImportError:
     fcntl = None  # type: ignore[assignment]
 
 TEMPORARY = re.compile(r"\.candidly-[0-9a-f]{16}\.tmp")
@@ -24,9 +28,24 @@ NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
-    """Let `write` fill a temporary file beside `path`, then rename it to `path`.
+    """Write a file so that it is complete or absent, whatever happens meanwhile.
 
     Temporary files of writers that were killed are removed first.
+
+    Parameters
+    ----------
+    path : Path
+        The file; an older one is replaced, a link is not followed.
+    write : callable
+        Fills the temporary file that it is given, which is then renamed to `path`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "a.txt"
+    >>> write_atomically(path, lambda temporary: temporary.write_text("whole"))
+    >>> path.read_text()
+    'whole'
     """
     remove_orphans(path.parent)
     with _temporary_file(path.parent) as temporary:
@@ -36,24 +55,28 @@ def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
 
 @contextmanager
 def _temporary_file(folder: Path) -> Iterator[Path]:
-    """A new file with a random name. It stays locked, which tells it from an orphan."""
+    """Make a file with a random name. Its lock distinguishes it from an orphan."""
     path, descriptor = _create_locked(folder)
     try:
         yield path
     finally:
         path.unlink(missing_ok=True)
-        os.close(descriptor)
+        release_lock(descriptor)
 
 
-def _create_locked(folder: Path) -> tuple[Path, int]:
+def _create_locked(folder: Path) -> tuple[Path, int | None]:
     while True:
         path = folder / f".candidly-{secrets.token_hex(8)}.tmp"
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | NO_LINKS, 0o666)
-        with suppress(OSError):  # some network file systems cannot lock
+        if fcntl is None:
+            return path, _closed(descriptor)
+        # Some network file systems cannot lock.
+        with suppress(OSError):
             _lock(descriptor)
         if _is_at(descriptor, path):
             return path, descriptor
-        os.close(descriptor)  # swept away before it was locked
+        # Another process removed it before it was locked.
+        os.close(descriptor)
 
 
 def remove_orphans(folder: Path) -> None:
@@ -62,7 +85,8 @@ def remove_orphans(folder: Path) -> None:
         return
     for entry in os.scandir(folder):
         if TEMPORARY.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
-            with suppress(OSError):  # locked, gone, or not ours to remove
+            # It may be locked, gone, or not ours to remove.
+            with suppress(OSError):
                 _remove_unless_locked(Path(entry.path))
 
 
@@ -76,15 +100,29 @@ def _remove_unless_locked(path: Path) -> None:
 
 
 def is_temporary(path: Path) -> bool:
-    """Does the name say that `write_atomically` made this file?"""
+    """Return whether the name is one that `write_atomically` gives to its temporary files."""
     return TEMPORARY.fullmatch(path.name) is not None
 
 
-def open_lock(path: Path) -> int:
-    """Lock the file `path`, which is created if needed, until the returned descriptor is closed.
+def open_lock(path: Path) -> int | None:
+    """Lock a file until `release_lock`, or until the process ends.
 
-    Raises BlockingIOError if another process holds the lock, InputError if the file is not a lock. The file stays:
-    remove it while the lock is held.
+    Parameters
+    ----------
+    path : Path
+        The lock file. It is created if needed and stays: remove it while the lock is held.
+
+    Returns
+    -------
+    int or None
+        What `release_lock` takes; None on Windows, where nothing is locked.
+
+    Raises
+    ------
+    BlockingIOError
+        If another process holds the lock.
+    InputError
+        If the file exists and is not an empty regular file.
     """
     while True:
         if path.is_symlink() or (path.exists() and not is_lock(path)):
@@ -92,6 +130,8 @@ def open_lock(path: Path) -> int:
                 f"{path} is not a lock file (expected an empty regular file): move it away."
             )
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR | NO_LINKS, 0o666)
+        if fcntl is None:
+            return _closed(descriptor)
         try:
             _lock(descriptor)
         except BaseException:
@@ -99,11 +139,23 @@ def open_lock(path: Path) -> int:
             raise
         if _is_at(descriptor, path):
             return descriptor
-        os.close(descriptor)  # its last holder removed it
+        # Its last holder removed it.
+        os.close(descriptor)
+
+
+def release_lock(descriptor: int | None) -> None:
+    """Release what `open_lock` returned."""
+    if descriptor is not None:
+        os.close(descriptor)
+
+
+def _closed(descriptor: int) -> None:
+    """Close a file that cannot be locked: Windows cannot rename open files and their folders."""
+    os.close(descriptor)
 
 
 def is_lock(path: Path) -> bool:
-    """Is this an empty regular file?"""
+    """Return whether this is an empty regular file."""
     with suppress(OSError):
         found = path.lstat()
         return stat.S_ISREG(found.st_mode) and found.st_size == 0
@@ -111,10 +163,13 @@ def is_lock(path: Path) -> bool:
 
 
 def is_held(path: Path) -> bool:
-    """Does a process hold the lock file `path`?"""
+    """Return whether a process holds the lock file `path`; on Windows always False."""
+    if fcntl is None:
+        return False
     try:
         descriptor = os.open(path, os.O_RDWR | NO_LINKS)
-    except OSError:  # no such file, or none that can be locked
+    except OSError:
+        # There is no such file, or none that can be locked.
         return False
     try:
         _lock(descriptor)
@@ -126,12 +181,11 @@ def is_held(path: Path) -> bool:
 
 
 def _lock(descriptor: int) -> None:
-    if fcntl is not None:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Is the open file still the one at `path`?"""
+    """Return whether the open file is still the one at `path`."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.lstat())
     except FileNotFoundError:
@@ -139,6 +193,6 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def file_hash(path: Path) -> str:
-    """SHA-256 of a file's bytes."""
+    """Return the SHA-256 of a file's bytes, as `sha256sum` prints it."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -12,7 +12,13 @@ from torch import Tensor, nn
 
 from candidly.errors import CandidlyError, InputError, TrainingError
 from candidly.sets import label_array
-from candidly.storage.store import load_tensors, read_json, save_tensors, write_json
+from candidly.storage.store import (
+    load_tensors,
+    read_json,
+    refuse_newer_format,
+    save_tensors,
+    write_json,
+)
 from candidly.tensors import distributed
 from candidly.tensors.nets import build_net, laid_out
 from candidly.tensors.views import Views, make_views
@@ -77,6 +83,7 @@ class Predictor:
     @classmethod
     def load(cls, run: str | Path, model: nn.Module | None = None) -> Predictor:
         """The model of a finished RUN, or of a folder that `save` wrote; `model`: the net, if it is none of `NETS`."""
+        refuse_newer_format(Path(run))
         folder = Path(run) / "model" if (Path(run) / "model").is_dir() else Path(run)
         facts = read_json(folder / "model.json")
         if model is None and facts["net"] is None:

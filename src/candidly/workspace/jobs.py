@@ -29,7 +29,7 @@ from candidly.data.files import located
 from candidly.data.guard import memory_limit
 from candidly.errors import InputError, Interrupted, MissingColumnError
 from candidly.report.build import without_rows, write_report
-from candidly.report.previews import previews
+from candidly.report.previews import preview_notes, previews
 from candidly.sets import CandidateSets
 from candidly.storage.atomic import file_hash, write_atomically
 from candidly.storage.store import Run, read_json, verify, write_json, writing
@@ -221,7 +221,9 @@ def _write_findings(
     }
     findings = findings if rows else without_rows(findings)
     suspects = [entry for entries in findings["suspects"].values() for entry in entries]
-    seen = previews(data, [entry["row"] for entry in suspects])
+    shown = [entry["row"] for entry in suspects]
+    seen = previews(data, shown)
+    findings["notes"] += preview_notes(data, shown)
     for entry in suspects:
         entry["preview"] = seen[entry["row"]]
     run.note["source"] = {**asdict(data.source), "path": str(data.source.path.resolve())}
