@@ -463,7 +463,7 @@ def test_there_are_files_that_crashed():
 
 def test_a_reader_that_dies_is_an_error(tmp_path, monkeypatch):
     mat(data=TARGET, partial_target=TARGET[:, :2].T)(tmp_path)
-    monkeypatch.setattr("candidly.data.matlab.sys.executable", "/bin/false")
+    monkeypatch.setattr("candidly.data.formats.matlab.sys.executable", "/bin/false")
     with pytest.raises(InputError, match=r"a.mat is a damaged MATLAB file: reading it failed"):
         read_file(tmp_path / "a.mat")
 

@@ -377,7 +377,7 @@ def test_faults_of_columns_are_named(tmp_path, columns, words):
 
 
 def test_batches_join_seamlessly(tmp_path, monkeypatch):
-    monkeypatch.setattr("candidly.data.scan.BATCH", 3)
+    monkeypatch.setattr("candidly.data.formats.columnar.ROWS_PER_BATCH", 3)
     rng = np.random.default_rng(0)
     rows = [
         rng.choice(list("abcdefgh"), size=rng.integers(1, 4), replace=False).tolist()

@@ -22,6 +22,15 @@ class MissingColumnError(InputError):
         self.name = name
 
 
+class MissingExtraError(CandidlyError, ImportError):
+    """An optional dependency is missing; the message names the pip command that installs it."""
+
+    def __init__(self, what: str, module: str, extra: str) -> None:
+        super().__init__(f"{what} needs {module}, which is not installed: pip install 'candidly[{extra}]'.")
+        self.module = module
+        self.extra = extra
+
+
 class RunBusyError(InputError):
     """Another process is writing this run."""
 

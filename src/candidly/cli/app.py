@@ -284,10 +284,10 @@ File = Annotated[
 def inspect(file: File, reader: dict[str, Any], as_json: Json = False) -> None:
     """Tell what a file of candidate labels holds, and what is odd about it: nothing is trained or written."""
     from candidly.data import read_file
-    from candidly.data.facts import gather, render
+    from candidly.data.facts import collect_facts, render_facts
 
-    facts = gather(read_file(file, **reader))
-    echo_json(facts) if as_json else say(render(facts, reader))
+    facts = collect_facts(read_file(file, **reader))
+    echo_json(facts) if as_json else say(render_facts(facts, reader))
 
 
 NewRun = Annotated[Path, typer.Option("--out", metavar="RUN", help="New folder for the results.")]
