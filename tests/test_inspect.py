@@ -110,7 +110,7 @@ def test_options_and_annotators(tmp_path):
         ("candidates,x\ncat,1\n,2\n", "row 2 (the header not counted): the candidate set is empty"),
         (
             "id,candidates\na,cat\na,dog\n",
-            "row 2 (the header not counted): the id 'a' stands already in row 1",
+            "row 2 (the header not counted): duplicate id 'a' (first in row 1)",
         ),
         ("a,b\n1,2\n", "has no column 'candidates'"),
         ("file_name,candidates\n../x.png,cat\n", "'../x.png' leads out of"),
@@ -150,8 +150,8 @@ def test_what_fit_would_refuse_or_fill_is_told(tmp_path):
     path.write_text("candidates,x\ncat,1\n")
     text = run(path, "--sep", ";", "--labels", "candidates").stdout
     assert "a.csv: csv, 1 row, 1 class\n" in text
-    assert "there is only one row: `fit` needs two at least." in text
-    assert "there is only one class: `fit` and `audit` need two at least." in text
+    assert "there is only one row: `fit` needs at least two." in text
+    assert "there is only one class: `fit` and `audit` need at least two." in text
     assert f"  candidly fit {path} --labels candidates --sep ';' --out run\n" in text
 
 

@@ -511,7 +511,7 @@ def test_bad_outputs_leave_nothing(tmp_path):
         cwd=tmp_path,
         code=2,
     )
-    assert "p.npy, row 8 (counting from 1), column 3: nan is no finite number" in done.stderr
+    assert "p.npy, row 8 (counting from 1), column 3: nan is not a finite float32" in done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "p.npy"]
 
 
