@@ -131,7 +131,7 @@ def without_dictionaries(parts: list[pa.Array], path: Path) -> list[pa.Array]:
 
 
 def text_bytes(part: pa.Array) -> int:
-    """Count the bytes of text that a dictionary array stands for; 0 for other arrays."""
+    """Count the bytes of text that a dictionary array expands to; 0 for other arrays."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

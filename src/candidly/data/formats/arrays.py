@@ -12,7 +12,10 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from candidly.data.columns.labels import to_sets
-from candidly.data.columns.matrices import (
+from candidly.data.dataset import Dataset, Examples, Options, Source
+from candidly.data.formats.base import Format
+from candidly.data.formats.matlab import load_mat, rewrite_mat
+from candidly.data.formats.matrices import (
     check_kind,
     class_list,
     matrix_sets,
@@ -20,9 +23,6 @@ from candidly.data.columns.matrices import (
     truth_of_labels,
     truth_of_matrix,
 )
-from candidly.data.dataset import Dataset, Examples, Options, Source
-from candidly.data.formats.base import Format
-from candidly.data.formats.matlab import load_mat, rewrite_mat
 from candidly.data.guard import refuse_larger_than_memory, to_float32
 from candidly.errors import InputError
 from candidly.sets import CandidateSets
