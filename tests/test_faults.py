@@ -21,7 +21,13 @@ from typer.testing import CliRunner
 
 from candidly.cli.app import app
 from candidly.data import read_file
-from candidly.data.guard import allowed_memory, as_bytes, refuse_larger_than_memory
+from candidly.data.guard import (
+    UNLIMITED_BYTES,
+    allowed_memory,
+    as_bytes,
+    available_memory,
+    refuse_larger_than_memory,
+)
 from candidly.data.inputs import fit_inputs
 from candidly.errors import InputError
 from candidly.storage.atomic import file_hash
@@ -135,7 +141,7 @@ TRAPS = {
     "duplicate id": (
         text("id,candidates\nx,cat\nx,dog\n"),
         "a.csv",
-        ["a.csv, row 2", "the id 'x'", "--annotator"],
+        ["a.csv, row 2", "duplicate id 'x' (first in row 1)", "--annotator"],
     ),
     "nested JSON": (
         text('id,candidates\nx,"{""choices"": 1}"\n'),
@@ -348,7 +354,7 @@ def test_a_pattern_passes_over_columns_with_another_part(tmp_path):
     assert list(data.inputs) == ["x", "y"]
     assert data.ids.tolist() == ["a", "b"]
     assert [note for note in data.notes if "'*'" in note] == [
-        "--features '*' leaves out 'id', 'candidates', 'label': labels, ids and truth are no features."
+        "--features '*' leaves out 'id', 'candidates', 'label': labels, ids and truth are not features."
     ]
 
 
@@ -463,7 +469,7 @@ def test_there_are_files_that_crashed():
 
 def test_a_reader_that_dies_is_an_error(tmp_path, monkeypatch):
     mat(data=TARGET, partial_target=TARGET[:, :2].T)(tmp_path)
-    monkeypatch.setattr("candidly.data.matlab.sys.executable", "/bin/false")
+    monkeypatch.setattr("candidly.data.formats.matlab.sys.executable", "/bin/false")
     with pytest.raises(InputError, match=r"a.mat is a damaged MATLAB file: reading it failed"):
         read_file(tmp_path / "a.mat")
 
@@ -480,6 +486,18 @@ def test_sizes(size, count):
 def test_odd_sizes(size):
     with pytest.raises(InputError, match="expected a size such as 8GB or 500MB"):
         as_bytes(size)
+
+
+def test_memory_is_unlimited_where_the_system_does_not_tell(monkeypatch):
+    """As on Windows, which has neither /proc/meminfo nor os.sysconf."""
+
+    def missing(path):
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr("candidly.data.guard.Path.read_text", missing)
+    assert 0 < available_memory() < UNLIMITED_BYTES, "the whole memory of this machine"
+    monkeypatch.delattr("candidly.data.guard.os.sysconf")
+    assert available_memory() == UNLIMITED_BYTES
 
 
 def test_the_limit_of_memory_can_be_chosen(tmp_path):

@@ -242,10 +242,10 @@ FAULTS = [
     ('candidates,x\ncat,1\n"[1, null]",2\n', {}, "row 2 .*, column 'candidates': None is not a label"),
     ('candidates,x\n"[true]",2\n', {}, "row 1 .*: True is not a label"),
     ('candidates,x\n"[[1]]",2\n', {}, r"row 1 .*: \[1\] is not a label"),
-    ("candidates,x\ncat,1\n[cat dog],2\n", {}, r"row 2 .*: '\[cat dog\]' begins like a list but is none.*JSON array"),
-    ("candidates,x\n" + "[" * 5000 + "]" * 5000 + ",1\n", {}, "row 1 .* begins like a list but is none"),
+    ("candidates,x\ncat,1\n[cat dog],2\n", {}, r"row 2 .*: '\[cat dog\]' looks like a list.*JSON array"),
+    ("candidates,x\n" + "[" * 5000 + "]" * 5000 + ",1\n", {}, "row 1 .* looks like a list"),
     ("candidates,x\n[" + "1," * 60_000 + "1],1\n", {}, "row 1 .*expected .* as in the header"),
-    ("id,candidates\na,cat\nb,dog\na,cat\n", {}, r"row 3 .*: the id 'a' stands already in row 1.*--annotator"),
+    ("id,candidates\na,cat\nb,dog\na,cat\n", {}, r"row 3 .*: duplicate id 'a' .first in row 1.*--annotator"),
     ("id,candidates\na,cat\n ,dog\n", {}, "row 2 .*, column 'id': there is no id"),
     ("id,candidates,x\na,cat,1\nb,dog,1,2\n", {}, r"row 2 .*: 4 cells \('b,dog,1,2'\), expected 3 as in the header"),
     ("id,candidates,x\na,cat\n", {}, r"row 1 .*: 2 cells"),
@@ -257,7 +257,7 @@ FAULTS = [
     ("annotator,candidates\nann,cat\n", {}, "names annotators, but .*--id"),
     ("id,annotator,candidates,x\na,ann,cat,1\na,bob,dog,2\n", {}, "row 2 .*, column 'x': 2, but row 1 .* says 1"),
     ("id,annotator,candidates,label\na,ann,cat,cat\na,bob,dog,dog\n", {}, "row .*: its true label is not that of"),
-    ("candidates,text\ncat,hello\ndog,\n", {}, "row 2 .*, column 'text': there is nothing"),
+    ("candidates,text\ncat,hello\ndog,\n", {}, "row 2 .*, column 'text': .*empty"),
     ("candidates,label\ncat,cat|dog\n", {"classes": ["cat", "dog"]}, "the true label 'cat|dog' is not"),
     ("candidates,x\ncat,1\n", {"classes": "nowhere.txt"}, "class list nowhere.txt cannot be read"),
     ("candidates,x\ncat,1\n", {"features": "z*"}, r"column 'z\*' is unknown"),
@@ -357,16 +357,16 @@ def test_types_of_candidates(tmp_path, candidates, expected):
         ),
         (
             {"embedding": pa.array([[1.0, 2.0], [1.0, None]])},
-            "row 2 .*: entry 2 is missing or not finite",
+            "row 2 .*: entry 2 is missing or not a finite",
         ),
         (
             {"embedding": pa.array([[1.0, 2.0], [1.0, float("inf")]])},
-            "row 2 .*: entry 2 is missing or not finite",
+            "row 2 .*: entry 2 is missing or not a finite",
         ),
         ({"embedding": pa.array([["a"], ["b"]])}, "row 1 .*: a list of string; expected numbers"),
         ({"scores": pa.array([[0.5], [0.5, 0.5]])}, "row 2 .*: 2 scores for 1 candidates"),
         ({"id": pa.array(["a", None])}, "row 2 .*: there is no id"),
-        ({"id": pa.array([5, 5])}, "row 2 .*: the id 5 stands already in row 1"),
+        ({"id": pa.array([5, 5])}, "row 2 .*: duplicate id 5 .first in row 1"),
     ],
 )
 def test_faults_of_columns_are_named(tmp_path, columns, words):
@@ -377,7 +377,7 @@ def test_faults_of_columns_are_named(tmp_path, columns, words):
 
 
 def test_batches_join_seamlessly(tmp_path, monkeypatch):
-    monkeypatch.setattr("candidly.data.scan.BATCH", 3)
+    monkeypatch.setattr("candidly.data.formats.columnar.ROWS_PER_BATCH", 3)
     rng = np.random.default_rng(0)
     rows = [
         rng.choice(list("abcdefgh"), size=rng.integers(1, 4), replace=False).tolist()
@@ -458,11 +458,11 @@ ONES, TWO = np.ones((3, 2)), np.ones((3, 2), dtype=int)
         ({"X": ONES, "S": TWO, "classes": np.array(["a"])}, "S has 2 columns, but the class list has 1 names"),
         ({"X": ONES, "S": TWO, "y": np.array([0, 5, 1])}, "y in row 2 .* is 5, which is not among the 2 classes"),
         ({"X": ONES, "S": TWO, "y": np.array([0])}, r"y is of shape \(1,\)"),
-        ({"X": ONES, "S": TWO, "id": np.array([1, 2, 1])}, "row 3 .*: the id 1 stands in an earlier row"),
+        ({"X": ONES, "S": TWO, "id": np.array([1, 2, 1])}, "row 3 .*: duplicate id 1 .first in row 1"),
         ({"X": ONES[0], "S": TWO}, r"X is float64 \(2,\); expected numbers"),
-        ({"X": ONES * [[1], [np.nan], [1]], "S": TWO}, "X in row 2 .*, column 1 is nan"),
-        ({"X": ONES, "indptr": [0, 1, 2], "indices": [0, 1]}, "are no CSR layout of 3 rows"),
-        ({"X": ONES, "indptr": [0, 2, 1, 2], "indices": [0, 1]}, "are no CSR layout"),
+        ({"X": ONES * [[1], [np.nan], [1]], "S": TWO}, "X in row 2 .*, column 1: nan"),
+        ({"X": ONES, "indptr": [0, 1, 2], "indices": [0, 1]}, "are not a CSR layout of 3 rows"),
+        ({"X": ONES, "indptr": [0, 2, 1, 2], "indices": [0, 1]}, "are not a CSR layout"),
         ({"X": ONES, "indptr": [0, 1, 2, 3], "indices": [0, 1, 7], "classes": np.arange(2)}, "row 3 .*: index 7 is"),
         ({"X": ONES, "indptr": [0, 0, 2, 3], "indices": [0, 1, 1]}, "row 1 .*: the candidate set is empty"),
     ],
@@ -616,7 +616,8 @@ def test_json_lines_and_arrays(write):
         assert list(data.sets) == SETS
         assert data.truth.tolist() == [1, UNKNOWN, UNKNOWN]
         assert data.source.options["features"] == ["x"]
-        assert data.notes == ("column 'extra' is left out: it holds no plain values.",)
+        assert len(data.notes) == 1
+        assert data.notes[0].startswith("column 'extra' is left out: it holds struct<")
     mixed = read_file(write('{"candidates": ["a", 1]}\n{"candidates": ["b"]}\n', "a.jsonl"))
     assert list(mixed.sets) == [("1", "a"), ("b",)]
 
@@ -625,7 +626,7 @@ def test_json_lines_and_arrays(write):
     ("name", "content", "words"),
     [
         ("a.jsonl", '{"candidates": ["a"]}\n\n{"candidates": \n', "line 3: "),
-        ("a.jsonl", '{"candidates": ["a"]}\n[1]\n', "line 2: no object"),
+        ("a.jsonl", '{"candidates": ["a"]}\n[1]\n', "line 2: not an object"),
         ("a.jsonl", b'{"candidates": ["a"]}\n{"candidates": ["\xe9"]}\n', "line 2: "),
         (
             "a.jsonl",
@@ -708,9 +709,7 @@ def test_label_studio_with_several_tags_asks_which(write):
     both = [annotation(1, "cat")]
     both[0]["result"].append(choices("happy", tag="mood"))
     path = write(json.dumps([{"id": 1, "data": {"text": "a"}, "annotations": both}]), "export.json")
-    with pytest.raises(
-        InputError, match=r"has several choices: animal, mood\. Say which by --labels"
-    ):
+    with pytest.raises(InputError, match=r"has several choices: animal, mood\..* --labels animal"):
         read_file(path)
     assert list(read_file(path, labels="mood").sets) == [("happy",)]
     with pytest.raises(InputError, match=r"'moood' is unknown\. Did you mean 'mood'"):
@@ -756,7 +755,7 @@ def test_label_studio_without_labels(write):
     ("content", "words"),
     [
         (b"\x1f\x8b\x08\x00", "compressed by gzip"),
-        (b"\x80\x04\x95", "looks like a pickle, which is never loaded"),
+        (b"\x80\x04\x95", "looks like a pickle.*never loaded"),
         (b"\xd0\xcf\x11\xe0\xa1", "old Office file"),
         (b"\x93NUMPY", "is a single array"),
         (b"PAR1 and no more", "cannot be read as Parquet"),

@@ -16,7 +16,7 @@ from PIL import Image
 
 from candidly.console.terminal import printable, printable_lines
 from candidly.data import read_file
-from candidly.data.facts import disjoint_pairs, gather, similar_names
+from candidly.data.facts import collect_facts, disjoint_pairs, similar_names
 from candidly.sets import CandidateSets
 
 NONE = {"rows": 0, "columns": {}}
@@ -46,7 +46,7 @@ def path(tmp_path):
 
 
 def test_facts(path):
-    facts = gather(read_file(path, classes=path.with_name("classes.txt")))
+    facts = collect_facts(read_file(path, classes=path.with_name("classes.txt")))
     assert facts["rows"] == 6
     assert facts["classes"][2] == {"label": "dog", "rows": 4}
     assert facts["set_sizes"] == {1: 3, 2: 2, 6: 1}
@@ -66,7 +66,9 @@ def test_facts(path):
         "shape": None,
         "missing": NONE,
     }
-    assert gather(read_file(path))["full_sets"] == 1, "without a class list there are six classes"
+    assert collect_facts(read_file(path))["full_sets"] == 1, (
+        "without a class list there are six classes"
+    )
 
 
 def test_the_command_tells_it(path):
@@ -110,7 +112,7 @@ def test_options_and_annotators(tmp_path):
         ("candidates,x\ncat,1\n,2\n", "row 2 (the header not counted): the candidate set is empty"),
         (
             "id,candidates\na,cat\na,dog\n",
-            "row 2 (the header not counted): the id 'a' stands already in row 1",
+            "row 2 (the header not counted): duplicate id 'a' (first in row 1)",
         ),
         ("a,b\n1,2\n", "has no column 'candidates'"),
         ("file_name,candidates\n../x.png,cat\n", "'../x.png' leads out of"),
@@ -130,7 +132,7 @@ def test_faults_end_with_code_2_and_without_a_traceback(tmp_path, content, words
 def test_what_fit_would_refuse_or_fill_is_told(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text('candidates,x,colour\n"cat, dog",1,red\ncat,,\ndog,3,blue\n"cat/dog",,red\n')
-    facts = gather(read_file(path))
+    facts = collect_facts(read_file(path))
     assert facts["joined_names"] == [
         {"label": "cat, dog", "sep": ","},
         {"label": "cat/dog", "sep": "/"},
@@ -146,12 +148,14 @@ def test_what_fit_would_refuse_or_fill_is_told(tmp_path):
         "2 rows lack a value (x 2, colour 1): `fit` takes the mean of a number, and a category of its own"
         in text
     )
-    assert gather(read_file(path, sep=","))["joined_names"] == [{"label": "cat/dog", "sep": "/"}]
+    assert collect_facts(read_file(path, sep=","))["joined_names"] == [
+        {"label": "cat/dog", "sep": "/"}
+    ]
     path.write_text("candidates,x\ncat,1\n")
     text = run(path, "--sep", ";", "--labels", "candidates").stdout
     assert "a.csv: csv, 1 row, 1 class\n" in text
-    assert "there is only one row: `fit` needs two at least." in text
-    assert "there is only one class: `fit` and `audit` need two at least." in text
+    assert "there is only one row: `fit` needs at least two." in text
+    assert "there is only one class: `fit` and `audit` need at least two." in text
     assert f"  candidly fit {path} --labels candidates --sep ';' --out run\n" in text
 
 
@@ -287,20 +291,20 @@ def test_duplicates_of_every_kind(tmp_path):
         "candidates,text\ncat,same words here\ndog,same words here\ncat,other\n"
     )
     expected = {"rows": 2, "disjoint": 1, "disjoint_ids": [[1, 2]]}
-    assert gather(read_file(tmp_path / "a.csv"))["duplicates"] == expected
+    assert collect_facts(read_file(tmp_path / "a.csv"))["duplicates"] == expected
     S = np.array([[1, 0], [0, 1], [1, 0]])
     np.savez(tmp_path / "a.npz", X=[[0.5, 1], [0.5, 1], [1, 0.5]], S=S)
-    assert gather(read_file(tmp_path / "a.npz"))["duplicates"] == expected
+    assert collect_facts(read_file(tmp_path / "a.npz"))["duplicates"] == expected
     images = np.zeros((3, 2, 2), dtype=np.uint8)
     images[2, 0, 0] = 1
     np.savez(tmp_path / "a.npz", X=images, S=S)
-    assert gather(read_file(tmp_path / "a.npz"))["duplicates"] == expected
+    assert collect_facts(read_file(tmp_path / "a.npz"))["duplicates"] == expected
     for name, pixel in (("a", 0), ("b", 0), ("c", 1)):
         Image.new("L", (2, 2), pixel).save(tmp_path / f"{name}.png")
     (tmp_path / "b.csv").write_text("candidates,image\ncat,a.png\ndog,b.png\ncat,c.png\n")
-    assert gather(read_file(tmp_path / "b.csv"))["duplicates"] == expected
+    assert collect_facts(read_file(tmp_path / "b.csv"))["duplicates"] == expected
     (tmp_path / "c.csv").write_text("candidates\ncat\ndog\n")
-    assert gather(read_file(tmp_path / "c.csv"))["duplicates"] is None
+    assert collect_facts(read_file(tmp_path / "c.csv"))["duplicates"] is None
 
 
 @pytest.mark.parametrize("classes", [4, 7, 30])
@@ -339,7 +343,7 @@ def test_many_different_sets_of_one_input_take_linear_time(tmp_path, cell, pairs
     dataset = read_file(tmp_path / "a.csv")
     assert len(set(dataset.sets)) == 50_000
     began = time.perf_counter()
-    duplicates = gather(dataset)["duplicates"]
+    duplicates = collect_facts(dataset)["duplicates"]
     assert time.perf_counter() - began < 2
     assert duplicates == {"rows": 50_000, "disjoint": len(pairs), "disjoint_ids": pairs}
 

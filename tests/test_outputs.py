@@ -1,11 +1,13 @@
 """Files of a user's own outputs: matched by names, checked value by value."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from candidly.data import read_file
-from candidly.data.outputs import read_outputs_file
+from candidly.data.outputs import OutputsFile, _in_order, read_outputs_file
 from candidly.errors import InputError
 
 PROBS = np.array([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1], [0.3, 0.3, 0.4]])
@@ -32,6 +34,24 @@ def test_an_array_is_mapped_and_told_apart_by_its_values(tmp_path, data):
     assert read_outputs_file(tmp_path / "l.npy", data)[1]
 
 
+def test_outputs_in_order_are_not_copied(tmp_path, data):
+    np.save(tmp_path / "p.npy", PROBS)
+    mapped = np.load(tmp_path / "p.npy", mmap_mode="r")
+    found = OutputsFile(tmp_path / "p.npy", mapped, ["bird", "cat", "dog"], ["a", "b", "c"])
+    assert _in_order(found, data) is mapped
+    moved = _in_order(replace(found, ids=["a", "c", "b"]), data)
+    assert moved.tolist() == PROBS[[0, 2, 1]].tolist()
+    more = replace(found, values=np.concatenate([PROBS, PROBS[:1]]), ids=["a", "b", "c", "d"])
+    assert _in_order(more, data).tolist() == PROBS.tolist(), "other rows are left out"
+
+
+def test_columns_may_be_named_like_our_own(tmp_path):
+    (tmp_path / "a.csv").write_text("candidates,x\ntext|label,1\nlabel,2\n")
+    (tmp_path / "p.csv").write_text("label,text\n0.75,0.25\n0.5,0.5\n")
+    values, _ = read_outputs_file(tmp_path / "p.csv", read_file(tmp_path / "a.csv"))
+    assert values.tolist() == [[0.75, 0.25], [0.5, 0.5]]
+
+
 def test_npz_by_name_and_with_classes_and_ids(tmp_path, data):
     path = saved(
         tmp_path / "p.npz", probs=PROBS[::-1], classes=["dog", "bird", "cat"], id=["c", "b", "a"]
@@ -56,21 +76,21 @@ def test_columns_are_matched_by_name_and_rows_by_id(tmp_path, data, form):
     ("content", "words"),
     [
         ("cat,dog\n1,0\n1,0\n1,0\n", "lacks the class(es) 'bird' of"),
-        ("cat,dog,bird,fish\n1,0,0,0\n", "has the column(s) 'fish' that are no class of"),
+        ("cat,dog,bird,fish\n1,0,0,0\n", "has the column(s) 'fish'"),
         ("cat,dog,bird\n1,0,0\n", "has 1 rows, but"),
         ("id,cat,dog,bird\na,1,0,0\nb,1,0,0\nd,0,0,1\n", "has no row for the id 'c'"),
-        ("id,cat,dog,bird\na,1,0,0\na,1,0,0\nc,0,0,1\n", "the id 'a' stands twice"),
+        ("id,cat,dog,bird\na,1,0,0\na,1,0,0\nc,0,0,1\n", "duplicate id 'a'"),
         (
             "cat,dog,bird\n1,0,0\n0.5,0.2,0.2\n1,0,0\n",
-            "row 2 (counting from 1): the values sum to 0.9",
+            "row 2 (counting from 1): [0.5, 0.2, 0.2] sums to 0.9",
         ),
         (
             "cat,dog,bird\n1,0,0\n1,,0\n1,0,0\n",
-            "row 2 (counting from 1), column 'dog': nan is no finite number",
+            "row 2 (counting from 1), column 'dog': nan is not a finite float32",
         ),
         (
             "cat,dog,bird\n1,0,0\n1,x,0\n1,0,0\n",
-            "row 2 (the header not counted), column 'dog': 'x' is no number",
+            "row 2 (the header not counted), column 'dog': 'x' is not a number",
         ),
     ],
 )
@@ -95,10 +115,9 @@ def test_one_wrong_row_does_not_make_logits_of_probabilities(tmp_path):
     P[6] = [-0.1, 0.6, 0.5]
     with pytest.raises(InputError) as error:
         read_outputs_file(*many(tmp_path, P))
-    assert (
-        "m.npy, row 7 (counting from 1): the values sum to 1, the least is -0.1 (-0.1, 0.6, 0.5)"
-        in str(error.value)
-    )
+    place = "m.npy, row 7 (counting from 1)"
+    row = "[-0.1, 0.6, 0.5] sums to 1 with a least value of -0.1"
+    assert f"{place}: {row}" in str(error.value)
     assert "19 of 20 rows are such probabilities: correct the others." in str(error.value)
     assert read_outputs_file(*many(tmp_path, np.log(np.abs(P))))[1], "logits are still logits"
     P[:3] = [2, -1, 0]
@@ -107,9 +126,7 @@ def test_one_wrong_row_does_not_make_logits_of_probabilities(tmp_path):
 
 def test_percentages_are_refused(tmp_path):
     P = np.tile([70.0, 20.0, 10.0], (20, 1))
-    with pytest.raises(
-        InputError, match=r"row 1 .*: the values sum to 100, .* percentages: divide them by 100"
-    ):
+    with pytest.raises(InputError, match=r"row 1 .*sums to 100 .* percentages: divide them by 100"):
         read_outputs_file(*many(tmp_path, P))
     data = many(tmp_path, P)[1]
     with pytest.raises(InputError, match="divide them by 100"):
@@ -120,9 +137,7 @@ def test_percentages_are_refused(tmp_path):
 def test_rows_are_named_as_the_file_has_them(tmp_path, data):
     path = tmp_path / "p.csv"
     path.write_text("id,cat,dog,bird\nc,1,0,0\nb,0.5,0.2,0.2\na,0,0,1\n")
-    with pytest.raises(
-        InputError, match=r"row 2 .* sum to 0.9, the least is 0.2 \(0.5, 0.2, 0.2\)"
-    ):
+    with pytest.raises(InputError, match=r"row 2 .*\[0.5, 0.2, 0.2\] sums to 0.9 .* 0.2\."):
         read_outputs_file(path, data)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 import zlib
 
 import numpy as np
@@ -11,7 +12,7 @@ from PIL import Image
 
 from candidly.data import read_file
 from candidly.data.pictures import load_image, load_images
-from candidly.errors import InputError
+from candidly.errors import InputError, MissingExtraError
 
 
 @pytest.fixture
@@ -72,9 +73,9 @@ def test_names_that_lead_out_are_refused(folder, name):
     [
         ("images/c.png", "'images/c.png' is missing: there is no file"),
         ("images", "'images' is missing"),
-        ("", "there is nothing"),
-        ("x" * 5000, "is no file name"),
-        ("a\0b", "is no file name"),
+        ("", "empty"),
+        ("x" * 5000, "is not a file name"),
+        ("a\0b", "is not a file name"),
         ("https://example.org/a.png", "is missing"),
     ],
 )
@@ -195,3 +196,9 @@ def test_broken_images_are_told(tmp_path):
     Image.new("F", (2, 2)).save(tmp_path / "f.tif")
     with pytest.raises(InputError, match=r"f.tif is a broken image .*floating-point"):
         load_image(tmp_path / "f.tif")
+
+
+def test_pillow_is_named_if_it_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(MissingExtraError, match=r"pillow, .*pip install 'candidly\[image\]'"):
+        load_image(tmp_path / "a.png")

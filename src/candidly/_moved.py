@@ -25,8 +25,10 @@ NEW_PATHS = {
     "candidly.verdicts": "candidly.auditing.verdicts",
     "candidly.views": "candidly.tensors.views",
     "candidly.data.catalogue": "candidly.bench.sources.catalogue",
+    "candidly.data.delimited": "candidly.data.formats.delimited",
     "candidly.data.fetch": "candidly.bench.sources.fetch",
     "candidly.data.images": "candidly.bench.sources.images",
+    "candidly.data.matlab": "candidly.data.formats.matlab",
 }
 
 

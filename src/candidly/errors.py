@@ -42,10 +42,6 @@ class MissingColumnError(InputError):
         self.name = name
 
 
-class RunBusyError(InputError):
-    """Another process is writing this run."""
-
-
 class MissingExtraError(CandidlyError, ImportError):
     """An optional dependency is missing; the message names the pip command that installs it."""
 
@@ -55,6 +51,10 @@ class MissingExtraError(CandidlyError, ImportError):
         )
         self.module = module
         self.extra = extra
+
+
+class RunBusyError(InputError):
+    """Another process is writing this run."""
 
 
 class TrainingError(CandidlyError, RuntimeError):

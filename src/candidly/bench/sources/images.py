@@ -109,7 +109,7 @@ def _cifar(
 
 def svhn(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
     """(images, digits) of SVHN's cropped format, such as `train_32x32.mat`; the file's class 10 is the digit 0."""
-    from candidly.data.matlab import load_mat
+    from candidly.data.formats.matlab import load_mat
 
     path = _existing(path)
     found = load_mat(path, ("X", "y"))

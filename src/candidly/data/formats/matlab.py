@@ -1,7 +1,8 @@
 """MATLAB files, read and written by SciPy in a process of its own.
 
-SciPy's reader can crash the interpreter on a damaged file, or ask for any amount of memory. A child process with limits
-does the reading; it answers with a line of JSON and the arrays, as NumPy writes them.
+SciPy's reader can crash the interpreter on a damaged file, or ask for any amount of memory. A child
+process with limits does the reading; it answers with a line of JSON and the arrays, as NumPy writes
+them. Windows has no such limits: a damaged file can take all memory there before it is refused.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import numpy as np
 from numpy.lib.format import read_array, write_array
@@ -32,18 +33,38 @@ ITEM_BYTES = {
     "int32": 4,
     "uint32": 4,
 }
-OWN_BYTES = 1 << 30  # of address space that Python and SciPy take themselves
-BYTES_PER_SECOND = 1e6  # that the slowest reading gets through
-LEAST_SECONDS = 60
+# Address space that Python and SciPy take themselves.
+OWN_BYTES = 1 << 30
+# Reading is never slower than this.
+BYTES_PER_SECOND = 1e6
+MIN_SECONDS = 60
 
 
 def load_mat(path: Path, names: tuple[str, ...] | None = None) -> dict[str, Any]:
-    """The variables of these names, or all but those that only Python objects could hold."""
+    """Load variables of a MATLAB file.
+
+    Parameters
+    ----------
+    path : Path
+        The file, of a version before 7.3.
+    names : tuple of str, optional
+        The variables to load, where present; by default all but cells, structs and the like.
+
+    Returns
+    -------
+    dict
+        Arrays or sparse matrices by name.
+
+    Raises
+    ------
+    InputError
+        If the file is damaged, of version 7.3, or takes too much memory.
+    """
     return _ask(path, {"names": names})
 
 
 def rewrite_mat(path: Path, out: Path, replaced: dict[str, Any]) -> None:
-    """Write `path` to `out` with other values of the variables `replaced`."""
+    """Copy the MATLAB file `path` to `out`, with other values of the variables `replaced`."""
     _ask(path, {"out": str(out)}, replaced)
 
 
@@ -54,16 +75,22 @@ def _ask(
     refuse_hdf5(path)
     limit = allowed_memory(path)
     request |= {"path": str(path), "limit": limit, "size": path.stat().st_size}
-    command = [sys.executable, "-m", "candidly.data.matlab", json.dumps(request)]
-    few_threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(command, env={**os.environ, **few_threads}, **pipes) as child:  # type: ignore[call-overload]
+    command = [sys.executable, "-m", "candidly.data.formats.matlab", json.dumps(request)]
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+    ) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
         try:
             _send(child.stdin, given or {})
             child.stdin.close()
             answer = json.loads(child.stdout.readline())
             found = {} if "error" in answer else _receive(child.stdout)
-        except (OSError, ValueError):  # it ended before it had answered
+        except (OSError, ValueError):  # the child ended early
             raise InputError(
                 f"{path} is a damaged MATLAB file: reading it failed. Save it again with -v7."
             ) from None
@@ -80,30 +107,30 @@ def _ask(
 
 
 def refuse_hdf5(path: Path) -> None:
-    """Version 7.3 is HDF5 under another name."""
+    """Refuse version 7.3, which is HDF5 under another name."""
     with path.open("rb") as file:
         head = file.read(520)
     if b"MATLAB 7.3" in head[:128] or b"\x89HDF" in (head[:4], head[512:516]):
         raise InputError(
-            f"{path} is a MATLAB file of version 7.3 (HDF5), which is not read. In MATLAB: load it, then "
-            "save('new.mat', 'data', 'partial_target', 'target', '-v7'); in Python: read it with h5py and write an NPZ "
-            "file with X (n, d) and S (n, c)."
+            f"{path} is a MATLAB file of version 7.3 (HDF5), which is not read. In MATLAB: load "
+            "it, then save('new.mat', 'data', 'partial_target', 'target', '-v7'); in Python: read "
+            "it with h5py and write an NPZ file with X (n, d) and S (n, c)."
         )
 
 
 # ---- variables through a pipe
 
 
-def _send(file: BinaryIO, variables: dict[str, Any]) -> None:
+def _send(file: IO[bytes], variables: dict[str, Any]) -> None:
     pipe = SimpleNamespace(write=file.write)  # NumPy would seek in a real file
-    kept = {
+    plain = {
         name: value
         for name, value in variables.items()
         if sparse.issparse(value) or not value.dtype.hasobject
     }
-    listed = [{"name": name, "sparse": sparse.issparse(value)} for name, value in kept.items()]
+    listed = [{"name": name, "sparse": sparse.issparse(value)} for name, value in plain.items()]
     file.write(json.dumps(listed).encode() + b"\n")
-    for value in kept.values():
+    for value in plain.values():
         for array in _parts(value):
             write_array(pipe, array, allow_pickle=False)
 
@@ -115,11 +142,11 @@ def _parts(value: Any) -> tuple[np.ndarray, ...]:
     return matrix.data, matrix.indices, matrix.indptr, np.array(matrix.shape)
 
 
-def _receive(file: BinaryIO) -> dict[str, Any]:
+def _receive(file: IO[bytes]) -> dict[str, Any]:
     return {entry["name"]: _value(file, entry["sparse"]) for entry in json.loads(file.readline())}
 
 
-def _value(file: BinaryIO, is_sparse: bool) -> Any:
+def _value(file: IO[bytes], is_sparse: bool) -> Any:
     pipe = SimpleNamespace(read=file.read)
     if not is_sparse:
         return read_array(pipe, allow_pickle=False)
@@ -145,14 +172,15 @@ def _answer(request: dict[str, Any]) -> None:
 def _limit_resources(memory: int, file_size: int) -> None:
     try:
         import resource
-    except ImportError:  # Windows
+    except ImportError:  # Windows cannot limit a process: the file is read without limits
         return
-    seconds = LEAST_SECONDS + int(file_size / BYTES_PER_SECOND)
-    for kind, wanted in (
-        (resource.RLIMIT_AS, memory),
-        (resource.RLIMIT_CPU, seconds),
-        (resource.RLIMIT_CORE, 0),
-    ):
+    seconds = MIN_SECONDS + int(file_size / BYTES_PER_SECOND)
+    limits = {
+        resource.RLIMIT_AS: memory,
+        resource.RLIMIT_CPU: seconds,
+        resource.RLIMIT_CORE: 0,
+    }
+    for kind, wanted in limits.items():
         most = resource.getrlimit(kind)[1]
         limit = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
         resource.setrlimit(kind, (limit, most))
@@ -161,7 +189,7 @@ def _limit_resources(memory: int, file_size: int) -> None:
 def _carry_out(
     request: dict[str, Any], given: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(facts, variables)."""
+    """Load variables, and write them if the request names a file; return (facts, variables)."""
     from scipy.io import loadmat, savemat, whosmat
 
     names = request.get("names")
@@ -183,7 +211,7 @@ def _carry_out(
 
 
 def _needed(name: str, shape: tuple[int, ...], kind: str) -> int:
-    """Bytes of a variable in memory; features are made dense, label matrices stay sparse."""
+    """Count the bytes of a variable; features are made dense, label matrices stay sparse."""
     if kind == "sparse" and name != "data":
         return 8 * sum(shape)
     return ITEM_BYTES.get(kind, 8) * math.prod(shape)

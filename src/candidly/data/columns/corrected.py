@@ -1,0 +1,162 @@
+"""Tables with corrected candidates: what all formats with columns need to write sets back."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from candidly.data.columns.labels import split_cell
+from candidly.data.columns.roles import LABELS, SCORES
+from candidly.data.columns.scan import Scan, is_list, is_text
+from candidly.data.dataset import Dataset
+from candidly.sets import CandidateSets
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# Text that a spreadsheet would run, with any apostrophes in front that keep it from doing so.
+FORMULA = re.compile(r"'*[=+\-@\t\r]")
+
+
+def corrected_batches(
+    dataset: Dataset, sets: CandidateSets, keep: NDArray[np.bool_], scan: Scan, has_lists: bool
+) -> Iterator[pa.RecordBatch]:
+    """Yield the table of `scan` with other candidates, one row per example, batch by batch.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        What was read from the table.
+    sets : CandidateSets
+        The new sets, one per row of the dataset.
+    keep : ndarray of bool
+        The rows to yield.
+    scan : Scan
+        The table.
+    has_lists : bool
+        Whether cells may be lists; if not, new candidates are text.
+
+    Yields
+    ------
+    pyarrow.RecordBatch
+        All columns but those that the new sets put out of date. Answers of several annotators
+        are replaced by one column, `candidates`.
+    """
+    import pyarrow as pa
+
+    if dataset.answers is None:
+        name = dataset.source.options["labels"][0]
+        kind = _new_type(scan.schema.field(name).type)
+        batches = scan.typed_batches()
+    else:
+        name = LABELS
+        kind = _type_of_labels(sets) if has_lists else pa.string()
+        table = _one_row_per_example(dataset, pa.Table.from_batches(scan.typed_batches()), kind)
+        batches = iter(table.to_batches())
+    outdated = outdated_columns(dataset) - {name}
+    row = 0
+    for batch in batches:
+        part = slice(row, row + batch.num_rows)
+        row = part.stop
+        column = _as_column(sets[part], kind, dataset.source.options["sep"])
+        at = batch.schema.get_field_index(name)
+        corrected = batch.set_column(at, pa.field(name, kind), column)
+        corrected = corrected.drop_columns([n for n in batch.schema.names if n in outdated])
+        yield corrected.filter(pa.array(keep[part]))
+
+
+def outdated_columns(dataset: Dataset) -> set[str | None]:
+    """Name the columns that new sets put out of date: answers, and scores of single candidates."""
+    options = dataset.source.options
+    names: set[str | None] = set()
+    if dataset.answers is not None:
+        names |= {LABELS, *options["labels"], options["annotator"]}
+    if dataset.scores is not None:
+        names.add(SCORES)
+    return names
+
+
+def first_rows(ids: list[Any]) -> list[int]:
+    """Find the first row of each id."""
+    first: dict[Any, int] = {}
+    for row, name in enumerate(ids):
+        first.setdefault(name, row)
+    return list(first.values())
+
+
+def joined(labels: tuple[Any, ...], sep: str | None) -> str:
+    """Write the labels of a set into one cell of text.
+
+    Parameters
+    ----------
+    labels : tuple
+        The labels.
+    sep : str or None
+        Separator between candidates; None means "|".
+
+    Returns
+    -------
+    str
+        Labels joined by the separator; or a JSON array, where that would be read back differently
+        or start a formula.
+
+    Examples
+    --------
+    >>> joined(("cat", "dog"), "|")
+    'cat|dog'
+    >>> joined(("a|b", "c"), "|")
+    '["a|b", "c"]'
+    """
+    names = [str(label) for label in labels]
+    text = (sep or "|").join(names)
+    if FORMULA.match(text) or text.startswith("'"):
+        return json.dumps(names, ensure_ascii=False)
+    try:
+        same = split_cell(text, sep) == names
+    except ValueError:
+        same = False
+    return text if same else json.dumps(names, ensure_ascii=False)
+
+
+def _new_type(kind: pa.DataType) -> pa.DataType:
+    """Give the type of the corrected candidates, by that of the old ones."""
+    import pyarrow as pa
+
+    if is_text(kind):
+        return pa.string()
+    return pa.list_(kind.value_type if is_list(kind) else kind)
+
+
+def _type_of_labels(sets: CandidateSets) -> pa.DataType:
+    import pyarrow as pa
+
+    return pa.list_(pa.int64() if sets.classes.dtype.kind in "iu" else pa.string())
+
+
+def _one_row_per_example(dataset: Dataset, table: pa.Table, kind: pa.DataType) -> pa.Table:
+    """Replace answers by an empty column of candidates."""
+    import pyarrow as pa
+
+    options = dataset.source.options
+    if options["annotator"] is not None:
+        table = table.take(pa.array(first_rows(table.column(options["id"]).to_pylist())))
+    outdated = outdated_columns(dataset)
+    table = table.select([name for name in table.schema.names if name not in outdated])
+    return table.append_column(pa.field(LABELS, kind), pa.nulls(len(table), kind))
+
+
+def _as_column(sets: CandidateSets, kind: pa.DataType, sep: str | None) -> pa.Array:
+    """Write sets as a column; numbers in place of names are positions in the class list."""
+    import pyarrow as pa
+
+    if not is_list(kind):
+        return pa.array([joined(labels, sep) for labels in sets], pa.string())
+    positions = pa.types.is_integer(kind.value_type) and sets.classes.dtype.kind not in "iu"
+    labels = pa.array(range(sets.n_classes)) if positions else pa.array(sets.classes.tolist())
+    values = labels.take(pa.array(sets.indices)).cast(kind.value_type)
+    return pa.ListArray.from_arrays(pa.array(sets.indptr, pa.int32()), values).cast(kind)
