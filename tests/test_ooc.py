@@ -14,6 +14,8 @@ from candidly.kinds import Rates, Selection
 from candidly.methods.base import Batch
 from candidly.methods.ooc import OOC
 from candidly.methods.proden import PRODEN
+from candidly.methods.settings import make_method, parse_settings
+from candidly.scores import OPEN_SCORES
 from candidly.sets import CandidateSets
 from candidly.training.trainer import fit
 
@@ -409,6 +411,21 @@ def test_sizes_follow_the_rates(overlap):
         6,
         11,
     ]  # 40/7 = 5.7 and 80/7 = 11.4
+
+
+def test_a_new_open_score_is_a_setting_at_once(monkeypatch):
+    """Registered by a user: `ooc` accepts its name, and the rows with the largest sets are open."""
+    monkeypatch.setitem(
+        OPEN_SCORES, "set_size", lambda outputs: outputs.candidates.sum(-1).to(outputs.logits)
+    )
+    settings = parse_settings("ooc", ["open_score=set_size", f"rates={RATES.closed},{RATES.open}"])
+    story = Story()
+    method = started(make_method("ooc", "robust", {**settings, "warmup": 0}), story)
+    method.epoch_start(0, lambda: torch.tensor(story.plain[0]))
+    sizes = story.cand.sum(1)
+    assert method.scores[1].tolist() == sizes.tolist()
+    largest = sorted(range(N), key=lambda row: (-sizes[row], row))[:OPEN]
+    assert np.flatnonzero(method.selection.open).tolist() == sorted(largest)
 
 
 def test_without_rates_all_examples_are_normal():
