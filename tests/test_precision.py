@@ -29,7 +29,7 @@ class Spy(nn.Module):
 
 
 def net_with_spies():
-    net = build_net("conv", (3, 8, 8), 3, widths=(16, 16, 16))
+    net = build_net("fastconv", (3, 8, 8), 3, widths=(16, 16, 16))
     inside, outside = Spy(), Spy()
     net.features.append(inside)
     net.head = nn.Linear(16, 3)

@@ -76,30 +76,6 @@ class MLP(Net):
         self.head = nn.Linear(widths[-1], n_classes)
 
 
-class SmallConv(Net):
-    """Three stages of two 3x3 convolutions with batch norm, each stage halving the size; at 32 px 77 MFLOP an image."""
-
-    def __init__(
-        self, shape: Sequence[int], n_classes: int, *, widths: tuple[int, int, int] = (48, 96, 192)
-    ) -> None:
-        super().__init__()
-        channels = [shape[0], *widths]
-        stages = [
-            layer
-            for a, b in itertools.pairwise(channels)
-            for layer in (
-                *conv_norm(a, b),
-                nn.ReLU(),
-                nn.MaxPool2d(2, ceil_mode=True),
-                *conv_norm(b, b),
-                nn.ReLU(),
-            )
-        ]
-        self.features = nn.Sequential(*stages, nn.AdaptiveMaxPool2d(1), nn.Flatten())
-        self.head = nn.Linear(widths[-1], n_classes)
-        kaiming(self)
-
-
 class FastConv(Net):
     """Whitened 2x2 patches, then three stages of two 3x3 convolutions, each halving the size: 47 MFLOP at 32 px.
 
@@ -204,7 +180,6 @@ def kaiming(net: nn.Module) -> None:
 
 NETS: dict[str, Callable[..., nn.Module]] = {
     "resnet18": ResNet18,
-    "conv": SmallConv,
     "fastconv": FastConv,
     "mlp": MLP,
     "linear": Linear,
@@ -216,7 +191,7 @@ def build_net(
 ) -> nn.Module:
     """A fresh net of `NETS` for inputs of `shape`, its weights drawn from `seed` alone."""
     one_of(name, NETS, "net")
-    if name in ("resnet18", "conv", "fastconv") and len(shape) != 3:
+    if name in ("resnet18", "fastconv") and len(shape) != 3:
         raise InputError(
             f"net {name!r} takes images (channels, height, width), not inputs of shape {tuple(shape)}."
         )
