@@ -14,7 +14,7 @@ from candidly.errors import CandidlyError, InputError, TrainingError
 from candidly.sets import label_array
 from candidly.storage.store import load_tensors, read_json, save_tensors, write_json
 from candidly.tensors import distributed
-from candidly.tensors.nets import build_net, laid_out
+from candidly.tensors.nets import build_net, channels_last
 from candidly.tensors.views import Views, make_views
 
 
@@ -85,7 +85,7 @@ class Predictor:
             )
         model = build_net(**facts["net"]) if model is None else model
         model.load_state_dict(load_tensors(folder / "model.safetensors")[0])
-        model = laid_out(model, facts["shape"])
+        model = channels_last(model, facts["shape"])
         moments = (np.array(facts[key]) for key in ("mean", "std"))
         return cls(model.eval(), label_array(facts["classes"]), tuple(facts["shape"]), *moments)
 

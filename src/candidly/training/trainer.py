@@ -28,8 +28,8 @@ from candidly.storage.store import Run, fingerprint
 from candidly.tensors import distributed
 from candidly.tensors.bits import Bits
 from candidly.tensors.flops import FlopMeter
-from candidly.tensors.nets import laid_out
-from candidly.tensors.precision import PRECISIONS, Lowered, require_bfloat16
+from candidly.tensors.nets import channels_last
+from candidly.tensors.precision import PRECISIONS, Bfloat16Passes, require_bfloat16
 from candidly.tensors.views import Views, make_views
 from candidly.training.predictor import Predictor, first_undefined, predict
 
@@ -189,7 +189,7 @@ class Trainer:
             None if test is None else (views.like(test[0]), check_labels(*test, sets.n_classes))
         )
         self.kinds = None if truth is None else truth.kinds
-        self.model = laid_out(model.to(self.device), views.shape)
+        self.model = channels_last(model.to(self.device), views.shape)
         if (prepare := getattr(model, "prepare", None)) is not None:
             prepare(views(torch.arange(0, len(views), max(1, len(views) // PREPARED)), "plain"))
         check_width(model, views, sets.n_classes)
@@ -207,12 +207,12 @@ class Trainer:
             raise
         self.recorder = Recorder(model) if scheme.record else None
 
-    def lower(self) -> Lowered | None:
+    def lower(self) -> Bfloat16Passes | None:
         """Before the method is set up, which may copy the model."""
         if self.scheme.precision == "float32":
             return None
         require_bfloat16(self.device)
-        return Lowered(self.model)
+        return Bfloat16Passes(self.model)
 
     def set_up(self, candidates: Tensor) -> None:
         """Method, candidates, and an optimizer of model and method."""
