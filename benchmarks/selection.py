@@ -23,11 +23,11 @@ import torch
 from torch import nn
 
 import growth
+from candidly.blocks import row_blocks
 from candidly.cli import heap
 from candidly.kinds import Rates
 from candidly.methods.ooc import OOC
 from candidly.scores import wooden_losses
-from candidly.blocks import row_blocks
 from candidly.selection import score, select
 from pairs import paired_ratio, seconds
 

@@ -597,9 +597,7 @@ def test_versions_need_as_many_weak_as_strong_copies(shape) -> None:
 def test_versions_must_be_asked_for(k) -> None:
     """A batch of short sequences is not silently taken for augmented copies."""
     X = np.zeros((6, k, 4), np.float32)
-    with pytest.raises(
-        InputError, match=rf"shape \(6, {k}, 4\).*make_views\(X, versions=True\)"
-    ):
+    with pytest.raises(InputError, match=rf"shape \(6, {k}, 4\).*make_views\(X, versions=True\)"):
         make_views(X)
     model, sets = build_net("linear", (4,), 2), CandidateSets([[0], [1]] * 3)
     with pytest.raises(InputError, match="versions=True"):
