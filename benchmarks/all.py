@@ -63,13 +63,6 @@ def rows(results: dict[str, Any]) -> list[tuple[str, dict[str, Any], str]]:
     listed.append(
         ("selection, 1,000,000 x 100 / reading its bytes", results["selection"]["scores"], "8")
     )
-    listed.append(
-        (
-            "the same by torch alone, without numba / reading its bytes",
-            results["selection"]["plain"],
-            "",
-        )
-    )
     listed.append(("selection / the largest of each row", results["selection"]["rows"], ""))
     listed.append(
         (

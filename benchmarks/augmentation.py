@@ -24,8 +24,9 @@ from torch import Tensor
 
 from candidly.bench.scales import SCALES
 from candidly.cli import heap
-from candidly.tensors.nets import build_net, laid_out
-from candidly.tensors.views import VIEWS, make_views, rand_augment, warp
+from candidly.tensors.nets import build_net, channels_last
+from candidly.tensors.recipes import rand_augment, warp
+from candidly.tensors.views import VIEWS, make_views
 from candidly.training.trainer import TOGETHER
 from pairs import paired_ratio
 
@@ -146,7 +147,7 @@ def share_of_a_step(
     images = torch.randint(0, 256, (4096, 32, 32, 3), dtype=torch.uint8, generator=rng)
     views, net = (
         make_views(images),
-        laid_out(
+        channels_last(
             build_net(SCALES["cpu"].net, (3, 32, 32), 10, **SCALES["cpu"].net_settings), (3, 32, 32)
         ),
     )

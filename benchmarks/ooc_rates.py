@@ -53,7 +53,7 @@ def measure(
     """Accuracy with the true shares and with estimated ones, and the shares at the end."""
     row: dict[str, Any] = {"true": [problem.rates.closed, problem.rates.open]}
     for name, rates in (("told", problem.rates), ("auto", "auto")):
-        views = make_views(problem.X, **moments(scale))
+        views = make_views(problem.X, versions=scale.encoding is not None, **moments(scale))
         net = build_net(
             scale.net, views.shape, problem.candidates.n_classes, seed=seed, **scale.net_settings
         )

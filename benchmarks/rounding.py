@@ -36,7 +36,7 @@ def nudge(model: Net, amount: float) -> Net:
 def accuracy(job: Job, data_dir: Path | None, amount: float) -> float:
     problem = problem_of(job, data_dir)
     scale, sets = job.scale, problem.candidates
-    views = make_views(problem.X, **moments(scale))
+    views = make_views(problem.X, versions=scale.encoding is not None, **moments(scale))
     model = build_net(scale.net, views.shape, sets.n_classes, seed=job.seed, **scale.net_settings)
     plan: dict[str, Any] = {"scheme": scale.scheme, "seed": job.seed, **job.plan}
     method = method_of(job, problem)

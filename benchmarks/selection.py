@@ -5,9 +5,9 @@
     python benchmarks/selection.py --imagenet    # 1,280,000 x 1,000: what `ooc` keeps of every example, and selections
 
 `scores`: from logits and candidates to three groups, beside a pass that reads their bytes once, as fast as memory gives
-them; by compiled loops, if numba is installed. `plain`: the same by torch alone. `rows`: beside torch's largest entry
-of each row, which is slow for bytes. `training`: what `ooc` does between two epochs, which also moves the ensemble and
-keeps candidates as bits, beside reading the bytes of all three. All within `heap.keeping_freed_memory`, as in a training.
+them. `rows`: beside torch's largest entry of each row, which is slow for bytes. `training`: what `ooc` does between two
+epochs, which also moves the ensemble and keeps candidates as bits, beside reading the bytes of all three. All within
+`heap.keeping_freed_memory`, as in a training.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import numpy as np
 import torch
 from torch import nn
 
-import candidly.selection
 import growth
 from candidly.blocks import row_blocks
 from candidly.cli import heap
@@ -38,16 +37,13 @@ def beside_a_pass(n: int = 1_000_000, c: int = 100, pairs: int = 9) -> dict[str,
     logits, candidates = torch.randn(n, c, generator=rng), torch.rand(n, c, generator=rng) < 0.1
 
     def step() -> None:
-        select(*score(logits, candidates, openness="confidence"), Rates(0.14, 0.28))
+        select(*score(logits, candidates, open_score="doubt"), Rates(0.14, 0.28))
 
     method = made_method(candidates, rng)
     arrays, epochs = (logits, method.average, method.candidates.packed), iter(range(1, 1000))
     with heap.keeping_freed_memory():
         return {
             "scores": paired_ratio(step, lambda: read(logits, candidates), pairs),
-            "plain": paired_ratio(
-                lambda: without_loops(step), lambda: read(logits, candidates), pairs
-            ),
             "rows": paired_ratio(
                 step, lambda: (logits.amax(1), candidates.view(torch.uint8).amax(1)), pairs
             ),
@@ -66,7 +62,7 @@ def parts(n: int = 1_000_000, c: int = 100, turns: int = 9) -> dict[str, float]:
     log_probs, rates = logits.log_softmax(1), Rates(0.14, 0.28)
 
     def scored() -> tuple[torch.Tensor, torch.Tensor]:
-        return score(logits, candidates, openness="confidence")
+        return score(logits, candidates, open_score="doubt")
 
     scores = scored()
     jobs: dict[str, Callable[[], object]] = {
@@ -74,7 +70,6 @@ def parts(n: int = 1_000_000, c: int = 100, turns: int = 9) -> dict[str, float]:
         "selection": lambda: select(*scored(), rates),
         "scores": scored,
         "rankings": lambda: select(*scores, rates),
-        "scores by torch alone": lambda: without_loops(scored),
         "log-softmax": lambda: [
             logits[rows].log_softmax(1) is None for rows in row_blocks(n, c)
         ],  # nothing is kept
@@ -87,21 +82,12 @@ def parts(n: int = 1_000_000, c: int = 100, turns: int = 9) -> dict[str, float]:
     return dict(zip(jobs, [round(1e3 * t, 1) for t in np.median(times, axis=0)], strict=True))
 
 
-def without_loops(job: Callable[[], object]) -> None:
-    """Do it as if there were too few entries for compiled loops."""
-    usual, candidly.selection.LARGE = candidly.selection.LARGE, sys.maxsize
-    try:
-        job()
-    finally:
-        candidly.selection.LARGE = usual
-
-
 def read(*arrays: torch.Tensor) -> list[torch.Tensor]:
     return [array.flatten().view(torch.uint8).view(torch.int64).sum() for array in arrays]
 
 
 def made_method(candidates: torch.Tensor, rng: torch.Generator) -> OOC:
-    method = OOC(rates=Rates(0.14, 0.28), warmup=1, openness="confidence", overlap=False)
+    method = OOC(rates=Rates(0.14, 0.28), warmup=1, open_score="doubt", overlap=False)
     method.epochs = 3
     method.setup(nn.Identity(), candidates, rng)
     return method

@@ -51,7 +51,7 @@ def validation_problem(scale: Scale, cell: Cell, seed: int, data_dir: Path | Non
 def train(job: Job, problem: Problem, minutes: float | None) -> dict[str, Any]:
     scale = job.scale
     data = supervised_problem(problem) if job.row.reference == CLEAN else problem
-    views = make_views(data.X, **moments(scale))
+    views = make_views(data.X, versions=scale.encoding is not None, **moments(scale))
     model = build_net(
         scale.net, views.shape, data.candidates.n_classes, seed=job.seed, **scale.net_settings
     )

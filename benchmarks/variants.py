@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from candidly.cli import heap
-from candidly.tensors.nets import build_net, laid_out
+from candidly.tensors.nets import build_net, channels_last
 from pairs import median_interval, paired_ratio, seconds
 
 BATCH, EPOCH = 128, 50_000
@@ -54,7 +54,7 @@ def fresh(kept: bool) -> float:
 
 def steps(kept: str, count: int = 25) -> float:
     step = stepper(
-        laid_out(build_net("fastconv", (3, 32, 32), 10), (3, 32, 32)),
+        channels_last(build_net("fastconv", (3, 32, 32), 10), (3, 32, 32)),
         torch.randn(BATCH, 3, 32, 32).to(memory_format=torch.channels_last),
     )
     with heap.keeping_freed_memory() if kept == "kept" else nullcontext():
@@ -80,7 +80,7 @@ def once(name: str, pairs: int) -> dict[str, float]:
     """One variant in this process."""
     net, x = build_net("fastconv", (3, 32, 32), 10), torch.randn(BATCH, 3, 32, 32)
     last, x_last = (
-        laid_out(copy.deepcopy(net), x.shape[1:]),
+        channels_last(copy.deepcopy(net), x.shape[1:]),
         x.to(memory_format=torch.channels_last),
     )
     bare = stepper(last, x_last)

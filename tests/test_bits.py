@@ -9,7 +9,7 @@ from candidly.tensors.bits import Bits
 
 @pytest.mark.parametrize("width", [1, 7, 8, 9, 10, 100])
 def test_rows_come_out_as_they_went_in(width, monkeypatch):
-    monkeypatch.setattr(bits, "BLOCK", 3 * width)  # several blocks
+    monkeypatch.setattr(bits, "PACKED_TOGETHER", 3 * width)  # several blocks
     dense = torch.rand(50, width, generator=torch.Generator().manual_seed(width)) < 0.5
     packed = Bits(dense)
     assert packed.packed.nbytes == 50 * -(-width // 8)

@@ -64,7 +64,7 @@ def test_wrong_names_and_shapes():
     with pytest.raises(InputError, match=r"net 'resnet' is unknown. Did you mean 'resnet18'"):
         build_net("resnet", (3, 32, 32), 10)
     with pytest.raises(InputError, match=r"takes images .* not inputs of shape \(64,\)"):
-        build_net("conv", (64,), 10)
+        build_net("fastconv", (64,), 10)
 
 
 def test_fastconv_needs_two_pixels_each_way():

@@ -14,6 +14,8 @@ from candidly.kinds import Rates, Selection
 from candidly.methods.base import Batch
 from candidly.methods.ooc import OOC
 from candidly.methods.proden import PRODEN
+from candidly.methods.settings import make_method, parse_settings
+from candidly.scores import OPEN_SCORES
 from candidly.sets import CandidateSets
 from candidly.training.trainer import fit
 
@@ -27,10 +29,10 @@ RATES = Rates(CLOSED / N, OPEN / N)
 
 PRESETS = {  # the words of docs/method.md, to be compared with those of the source
     "paper": {"recursive": True, "overlap": False, "T": 1.0, "random_from": "candidates"},
-    "robust": {"overlap": False, "openness": "confidence"},
+    "robust": {"overlap": False, "open_score": "doubt"},
     "gradual": {
         "overlap": False,
-        "openness": "confidence",
+        "open_score": "doubt",
         "ramp": 50,
         "eta": 0.5,
         "recursive": True,
@@ -53,7 +55,7 @@ OTHERS = [  # settings of OOC, and the same in the words of the naive version
     ({"ramp": 0.04, "warmup": 4}, {"ramp": 3, "warmup": 4}),
     ({"warmup": 1, "window": 1}, {"warmup": 1, "window": 1}),
     ({"losses": "entropy", "overlap": False}, {"losses": naive.entropy, "overlap": False}),
-    ({"openness": "energy"}, {"openness": "energy"}),
+    ({"open_score": "energy"}, {"open_score": "energy"}),
     ({"temperature": 0.25, "alpha": 0.3, "beta": 2.0}, {"T": 0.25, "alpha": 0.3, "beta": 2.0}),
     ({"random_from": "candidates", "beta": 5.0}, {"random_from": "candidates", "beta": 5.0}),
 ]
@@ -411,6 +413,21 @@ def test_sizes_follow_the_rates(overlap):
     ]  # 40/7 = 5.7 and 80/7 = 11.4
 
 
+def test_a_new_open_score_is_a_setting_at_once(monkeypatch):
+    """Registered by a user: `ooc` accepts its name, and the rows with the largest sets are open."""
+    monkeypatch.setitem(
+        OPEN_SCORES, "set_size", lambda outputs: outputs.candidates.sum(-1).to(outputs.logits)
+    )
+    settings = parse_settings("ooc", ["open_score=set_size", f"rates={RATES.closed},{RATES.open}"])
+    story = Story()
+    method = started(make_method("ooc", "robust", {**settings, "warmup": 0}), story)
+    method.epoch_start(0, lambda: torch.tensor(story.plain[0]))
+    sizes = story.cand.sum(1)
+    assert method.scores[1].tolist() == sizes.tolist()
+    largest = sorted(range(N), key=lambda row: (-sizes[row], row))[:OPEN]
+    assert np.flatnonzero(method.selection.open).tolist() == sorted(largest)
+
+
 def test_without_rates_all_examples_are_normal():
     story = Story()
     method = started(OOC(warmup=0), story)
@@ -422,7 +439,7 @@ def test_without_rates_all_examples_are_normal():
     ("name", "choices"),
     [
         ("losses", ["wooden", "mean", "entropy"]),
-        ("openness", ["surprise", "confidence", "energy"]),
+        ("open_score", ["surprise", "doubt", "energy"]),
         ("random_from", ["all", "candidates"]),
     ],
 )

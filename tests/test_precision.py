@@ -12,7 +12,7 @@ from candidly.methods import METHODS
 from candidly.storage.store import writing
 from candidly.tensors import precision
 from candidly.tensors.nets import build_net
-from candidly.tensors.precision import Lowered, require_bfloat16
+from candidly.tensors.precision import Bfloat16Passes, require_bfloat16
 from candidly.training.trainer import fit, make_scheme
 
 works = pytest.mark.skipif(
@@ -29,7 +29,7 @@ class Spy(nn.Module):
 
 
 def net_with_spies():
-    net = build_net("conv", (3, 8, 8), 3, widths=(16, 16, 16))
+    net = build_net("fastconv", (3, 8, 8), 3, widths=(16, 16, 16))
     inside, outside = Spy(), Spy()
     net.features.append(inside)
     net.head = nn.Linear(16, 3)
@@ -42,7 +42,7 @@ def test_features_are_lowered_in_training_alone():
     net, inside, outside = net_with_spies()
     x = torch.randn(4, 3, 8, 8)
     plain = net.eval()(x)
-    lowered = Lowered(net)
+    lowered = Bfloat16Passes(net)
     assert torch.equal(net.eval()(x), plain)
     assert net.train()(x).dtype is torch.float32
     assert (inside.seen, outside.seen) == (torch.bfloat16, torch.float32)
@@ -55,7 +55,7 @@ def test_features_are_lowered_in_training_alone():
 @works
 def test_a_net_without_features_is_lowered_as_a_whole():
     net, x = nn.Sequential(nn.Flatten(), nn.Linear(12, 5, bias=False)), torch.randn(4, 3, 2, 2)
-    Lowered(net)
+    Bfloat16Passes(net)
     expected = x.flatten(1).bfloat16() @ net[1].weight.bfloat16().T
     assert torch.equal(net.train()(x), expected.float())
 
@@ -63,7 +63,7 @@ def test_a_net_without_features_is_lowered_as_a_whole():
 @works
 def test_a_pass_that_fails_leaves_no_trace():
     net = build_net("mlp", (4,), 3)
-    Lowered(net)
+    Bfloat16Passes(net)
     with pytest.raises(RuntimeError):
         net.train()(torch.ones(2, 5))
     assert not torch.is_autocast_enabled("cpu")
@@ -76,7 +76,7 @@ def test_gradients_are_those_of_full_precision_but_for_rounding():
     net, x = build_net("mlp", (20,), 5).train(), torch.randn(32, 20)
     gradients = []
     for low in (False, True):
-        lowered = Lowered(net) if low else None
+        lowered = Bfloat16Passes(net) if low else None
         net.zero_grad()
         nn.functional.cross_entropy(net(x), torch.arange(32) % 5).backward()
         gradients.append(torch.cat([p.grad.flatten() for p in net.parameters() if p.requires_grad]))

@@ -199,3 +199,32 @@ def test_the_least_wooden_loss_is_the_doubt(case):
     np.testing.assert_allclose(
         np.minimum(*scores.wooden_losses(log_probs, cand)), scores.doubt(log_probs)
     )
+
+
+def score_of(name, make, logits, cand, losses="wooden"):
+    """An open-set score of `OPEN_SCORES`, from logits and candidates."""
+    logits, cand = make(logits), make(cand)
+    log_probs = scores.log_softmax(logits)
+    inside, outside = scores.LOSSES[losses](log_probs, cand)
+    outputs = scores.Outputs(logits, log_probs, cand, inside, outside)
+    return np.asarray(scores.OPEN_SCORES[name](outputs))
+
+
+@pytest.mark.parametrize("losses", scores.LOSSES)
+@pytest.mark.parametrize("name", scores.OPEN_SCORES)
+@given(case=outputs(), data=st.data())
+def test_every_open_score_keeps_the_laws(name, losses, case, data):
+    """One number per row, by the row alone; the same in torch, and in any order of the classes."""
+    logits, cand = case
+    found = score_of(name, NUMPY, logits, cand, losses)
+    assert found.shape == (len(logits),)
+    assert not np.isnan(found).any()
+    np.testing.assert_allclose(
+        score_of(name, TORCH, logits, cand, losses), found, rtol=1e-6, atol=1e-9
+    )
+    row = data.draw(st.integers(0, len(logits) - 1))
+    alone = score_of(name, NUMPY, logits[row : row + 1], cand[row : row + 1], losses)
+    np.testing.assert_allclose(alone, found[row : row + 1], rtol=1e-6, atol=1e-9)
+    order = data.draw(st.permutations(range(logits.shape[1])))
+    permuted = score_of(name, NUMPY, logits[:, order], cand[:, order], losses)
+    np.testing.assert_allclose(permuted, found, rtol=1e-6, atol=1e-9)

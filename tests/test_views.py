@@ -5,24 +5,23 @@ from __future__ import annotations
 import subprocess
 import sys
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from candidly import CandidateSets, fit
 from candidly.errors import InputError
-from candidly.tensors.views import (
+from candidly.tensors.mapped import MappedRows
+from candidly.tensors.nets import build_net
+from candidly.tensors.recipes import (
     COLOUR,
     GEOMETRY,
-    VIEWS,
-    ImageViews,
-    TableViews,
-    VersionViews,
     change_colours,
     colour_matrix,
     jitter,
-    make_views,
     mirror,
     mix,
     moves,
@@ -31,6 +30,14 @@ from candidly.tensors.views import (
     resized_strong,
     strong,
     warp,
+)
+from candidly.tensors.views import (
+    VIEWS,
+    ImageViews,
+    TableViews,
+    VersionViews,
+    Views,
+    make_views,
 )
 
 CIFAR = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2023, 0.1994, 0.2010)}
@@ -186,7 +193,7 @@ def test_cutout_blackens_at_most_a_square_of_half_the_height(
     for name in COLOUR:  # leave only crop, flip and Cutout
         monkeypatch.setitem(COLOUR, name, lambda x, m: x)
     monkeypatch.setattr(
-        "candidly.tensors.views.moves", lambda choice, m, h, w: torch.eye(3).expand(len(m), 3, 3)
+        "candidly.tensors.recipes.moves", lambda choice, m, h, w: torch.eye(3).expand(len(m), 3, 3)
     )
     views = make_views(np.full((1, 32, 32, 3), 100, np.uint8), **CIFAR)
     batch = pixels(views, views(torch.zeros(2000, dtype=torch.long), "strong", rng()))
@@ -419,7 +426,7 @@ def test_strong_views_of_narrow_images_show_nothing_of_others(
     for name in COLOUR:
         monkeypatch.setitem(COLOUR, name, lambda x, m: x)
     monkeypatch.setattr(
-        "candidly.tensors.views.moves", lambda choice, m, h, w: torch.eye(3).expand(len(m), 3, 3)
+        "candidly.tensors.recipes.moves", lambda choice, m, h, w: torch.eye(3).expand(len(m), 3, 3)
     )
     own = torch.arange(10, 60, dtype=torch.uint8)
     views = make_views(own[:, None, None, None].expand(50, *shape, 3).clone(), **CIFAR)
@@ -540,7 +547,7 @@ def test_noise_and_dropout_of_tables(kind: str, noise: float, dropped: float) ->
 def test_versions_are_drawn_from_the_copies_of_their_kind() -> None:
     rows = np.random.default_rng(0).normal(size=(3000, 1, 2))
     X = rows + 10 * np.arange(5)[:, None]  # version k lies 10 k standard deviations away
-    views, index = make_views(X), torch.arange(3000)
+    views, index = make_views(X, versions=True), torch.arange(3000)
     assert isinstance(views, VersionViews)
     assert views.shape == (2,)
     plain = views(index, "plain").numpy()
@@ -564,7 +571,7 @@ def test_versions_are_drawn_from_the_copies_of_their_kind() -> None:
 def test_the_largest_draw_is_the_last_copy(kind, last) -> None:
     """1 - 2^-24 is the largest number that torch.rand gives; 3 + 2 (1 - 2^-24) is 5 in single precision."""
     rows = torch.arange(5.0).expand(1, 5).reshape(1, 5, 1).clone()
-    views = make_views(rows, mean=[0.0], std=[1.0])
+    views = make_views(rows, versions=True, mean=[0.0], std=[1.0])
 
     def draw(k: int, law: object = torch.rand) -> torch.Tensor:
         return torch.full((1, k), 1 - 2**-24) if law is torch.rand else torch.zeros(1, k)
@@ -574,7 +581,7 @@ def test_the_largest_draw_is_the_last_copy(kind, last) -> None:
 
 def test_versions_meet_rows_without_versions_in_prediction() -> None:
     X = np.random.default_rng(0).normal(3, 2, (50, 3, 4)).astype(np.float16)
-    views = make_views(X)
+    views = make_views(X, versions=True)
     np.testing.assert_array_equal(
         views.like(X[:, 0])(torch.arange(50), "plain"), views(torch.arange(50), "plain")
     )
@@ -583,7 +590,18 @@ def test_versions_meet_rows_without_versions_in_prediction() -> None:
 @pytest.mark.parametrize("shape", [(5, 2, 3), (5, 1, 3), (5, 4, 3)])
 def test_versions_need_as_many_weak_as_strong_copies(shape) -> None:
     with pytest.raises(InputError, match="an odd k of at least 3"):
-        make_views(np.zeros(shape, np.float32))
+        make_views(np.zeros(shape, np.float32), versions=True)
+
+
+@pytest.mark.parametrize("k", [2, 3, 5])
+def test_versions_must_be_asked_for(k) -> None:
+    """A batch of short sequences is not silently taken for augmented copies."""
+    X = np.zeros((6, k, 4), np.float32)
+    with pytest.raises(InputError, match=rf"shape \(6, {k}, 4\).*make_views\(X, versions=True\)"):
+        make_views(X)
+    model, sets = build_net("linear", (4,), 2), CandidateSets([[0], [1]] * 3)
+    with pytest.raises(InputError, match="versions=True"):
+        fit(model, X, sets, "cc", epochs=1)
 
 
 def test_make_views_picks_by_type_and_shape() -> None:
@@ -613,11 +631,11 @@ def test_make_views_picks_by_type_and_shape() -> None:
 )
 def test_wrong_data_are_named(X: object, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        make_views(X)
+        make_views(X, versions=np.ndim(X) == 3 and np.asarray(X).dtype != np.uint8)
 
 
 def test_rows_too_far_from_the_mean_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("candidly.tensors.views.BLOCK", 2)
+    monkeypatch.setattr("candidly.tensors.views.ROWS_TOGETHER", 2)
     with pytest.raises(InputError, match=r"row 3, column 1 is -1e\+40 standard deviations from"):
         make_views([[0, 0], [1, 1], [0, 1], [1, -1e30]], mean=[0.0, 0.0], std=[1.0, 1e-10])
 
@@ -633,6 +651,152 @@ def test_a_column_whose_squares_underflow_counts_as_constant() -> None:
     views = make_views(np.array([[1e-200, 1.0], [3e-200, 3.0]]))
     assert views.std.tolist() == [1, 1]
     np.testing.assert_array_equal(views(torch.arange(2), "plain"), [[0, -1], [0, 1]])
+
+
+# Memory maps and subsets of rows
+
+
+def mapped(folder: Path, X: np.ndarray, *, order: str = "C") -> np.ndarray:
+    """The same array as a read-only memory map of a file."""
+    np.save(folder / "X.npy", np.asarray(X, order=order))
+    return np.load(folder / "X.npy", mmap_mode="r")
+
+
+MAPPABLE = {
+    **DATA,
+    "integers": np.random.default_rng(1).integers(-5, 9, (40, 4)),
+    "singles": np.random.default_rng(2).normal(size=(40, 4)).astype(np.float32),
+    "big-endian": np.random.default_rng(2).normal(size=(40, 4)).astype(">f4"),
+    "versions": np.random.default_rng(3).normal(3, 2, (40, 5, 4)).astype(np.float16),
+}
+
+
+def assert_equal_views(first: Views, second: Views) -> None:
+    assert (len(first), first.shape) == (len(second), second.shape)
+    assert torch.equal(first.mean, second.mean)
+    assert torch.equal(first.std, second.std)
+    index = torch.randperm(len(first), generator=rng())
+    for kind in VIEWS:
+        batch = first(index, kind, rng(4))
+        assert batch.dtype == torch.float32
+        assert torch.equal(batch, second(index, kind, rng(4)))
+
+
+@pytest.mark.parametrize("rows", ["all", "index", "mask"])
+@pytest.mark.parametrize("name", MAPPABLE)
+def test_maps_and_rows_give_the_same_views_bit_for_bit(
+    name: str, rows: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("candidly.tensors.views.ROWS_TOGETHER", 7)  # several blocks
+    monkeypatch.setattr("candidly.blocks.ENTRIES", 2000)
+    X, versions = MAPPABLE[name], name == "versions"
+    chosen = {
+        "all": None,
+        "index": np.random.default_rng(0).permutation(40)[:31],
+        "mask": np.arange(40) % 3 > 0,
+    }[rows]
+    whole = X if chosen is None else X[chosen]
+    expected = make_views(whole.astype(whole.dtype.newbyteorder("=")), versions=versions)
+    for order in "CF":
+        source = mapped(tmp_path, X, order=order)
+        views = make_views(source, versions=versions, rows=chosen)
+        assert isinstance(views.data, MappedRows)
+        assert np.shares_memory(views.data.array, source)
+        assert_equal_views(views, expected)
+        np.testing.assert_array_equal(views.data.numpy(), expected.data.numpy())
+    in_memory = make_views(X, versions=versions, rows=chosen)
+    assert isinstance(in_memory.data, Tensor)
+    assert_equal_views(in_memory, expected)
+
+
+def test_parts_of_a_map_stay_mapped(tmp_path: Path) -> None:
+    source = mapped(tmp_path, DATA["table"])
+    for part in (source[:20], source[::2, 1:], np.asarray(source), source[::-1]):
+        views = make_views(part)
+        assert isinstance(views.data, MappedRows)
+        assert_equal_views(views, make_views(np.array(part)))
+    for copy in (np.array(source), source + 0, source[[1, 2]]):
+        assert isinstance(make_views(copy).data, Tensor)
+
+
+def test_views_like_those_of_a_map(tmp_path: Path) -> None:
+    for name in ("colour", "grey", "table", "versions"):
+        X, versions = MAPPABLE[name], name == "versions"
+        views = make_views(mapped(tmp_path, X), versions=versions)
+        assert_equal_views(views.like(X[5:]), make_views(X, versions=versions).like(X[5:]))
+
+
+PEAK = """
+import resource, sys, numpy as np, torch
+from candidly.tensors.views import make_views
+torch.set_num_threads(1)
+X = np.load(sys.argv[1], mmap_mode="r")
+make_views(np.array(X[:5000]))(torch.arange(128), "weak")
+def own():
+    # pages in memory that are not those of files
+    _, resident, of_files, *_ = map(int, open("/proc/self/statm").read().split())
+    return resident - of_files
+start = own()
+views = make_views(X, rows=np.arange(len(X)))
+for first in range(0, len(X), 4000):
+    views(torch.arange(first, first + 64), "weak")
+print((own() - start) * resource.getpagesize())
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((64_000, 32, 32), np.uint8), ((64_000, 128), np.float64)]
+)
+def test_a_large_map_is_not_read_into_memory(
+    shape: tuple[int, ...], dtype: type, tmp_path: Path
+) -> None:
+    """Of 64 MB, less than 20 MB stay in memory, apart from cached pages of the file."""
+    X = np.lib.format.open_memmap(tmp_path / "X.npy", mode="w+", dtype=dtype, shape=shape)
+    X[::1000] = np.arange(64).reshape(64, *[1] * (len(shape) - 1))
+    X.flush()
+    command = [sys.executable, "-c", PEAK, str(tmp_path / "X.npy")]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert int(said) < 20e6
+
+
+def test_read_only_arrays_are_not_copied(recwarn: pytest.WarningsRecorder) -> None:
+    X = random_images(3, 8, 8, 3)
+    X.flags.writeable = False
+    assert np.shares_memory(make_views(X).data.numpy(), X)
+    assert not len(recwarn)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([0, 40], r"rows reach from 0 to 40; expected row numbers 0..39"),
+        ([-1], "rows reach from -1 to -1"),
+        ([0.5], r"rows is float64 of shape \(1,\)"),
+        ([[1, 2]], r"rows is int64 of shape \(1, 2\)"),
+        ([True, False], r"bool of shape \(2,\).*mask of shape \(40,\)"),
+        ([], r"shape \(0, 7\)"),
+    ],
+)
+def test_wrong_rows_are_named(rows: object, message: str) -> None:
+    for X in (DATA["table"], torch.as_tensor(DATA["table"])):
+        with pytest.raises(InputError, match=message):
+            make_views(X, rows=rows)
+
+
+def test_bad_cells_of_a_map_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("candidly.tensors.views.ROWS_TOGETHER", 7)
+    X = DATA["table"].copy()
+    X[[9, 30], [2, 3]] = np.nan
+    message = r"nan at row 9, column 2 \(2 such"
+    for source in (X, mapped(tmp_path, X)):
+        with pytest.raises(InputError, match=message):
+            make_views(source)
+    assert len(make_views(mapped(tmp_path, X), rows=np.arange(9))) == 9
+    with pytest.raises(InputError, match=r"row 39, column 0 is 1e\+40 standard deviations"):
+        X = np.ones((40, 1))
+        X[39] = 1e30
+        make_views(mapped(tmp_path, X), mean=[0.0], std=[1e-10])
 
 
 def test_wrong_settings_are_named() -> None:

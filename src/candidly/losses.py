@@ -1,4 +1,8 @@
-"""Training losses in torch: one value per example, differentiable in their first argument."""
+"""Training losses in torch: one value per example, differentiable in the logits.
+
+`logits` have the shape (..., c); g_j is the logit of class j and p_j its softmax. `candidates` is a
+boolean mask (..., c) of the candidate set Y.
+"""
 
 from __future__ import annotations
 
@@ -11,37 +15,148 @@ from torch import Tensor
 
 
 def soft_ce(logits: Tensor, targets: Tensor) -> Tensor:
-    """-sum_j t_j log p_j: cross-entropy with soft targets, which need not sum to one. Eq. (5), (7), (8)."""
+    """Compute the cross-entropy with soft targets, -sum_j t_j log p_j.
+
+    Parameters
+    ----------
+    logits : tensor (..., c)
+    targets : tensor (..., c)
+        They need not sum to one.
+
+    Returns
+    -------
+    tensor (...,)
+
+    References
+    ----------
+    He, Feng and Yang (KDD 2023), Eq. (5), (7) and (8).
+
+    Examples
+    --------
+    >>> import torch
+    >>> soft_ce(torch.tensor([[0.5, 0.25, 0.25]]).log(), torch.tensor([[0.0, 1.0, 0.0]]))
+    tensor([1.3863])
+    """
     return -(targets * F.log_softmax(logits, dim=-1)).sum(-1)
 
 
 def cc(logits: Tensor, candidates: Tensor) -> Tensor:
-    """-log sum_{j in Y} p_j: classifier-consistent risk (Feng et al., NeurIPS 2020, Eq. 12)."""
+    """Compute the classifier-consistent loss, -log sum_{j in Y} p_j.
+
+    Parameters
+    ----------
+    logits : tensor (..., c)
+    candidates : bool tensor (..., c)
+
+    Returns
+    -------
+    tensor (...,)
+
+    References
+    ----------
+    Feng et al. (NeurIPS 2020), Eq. (12).
+
+    Examples
+    --------
+    >>> import torch
+    >>> cc(torch.tensor([[0.5, 0.25, 0.25]]).log(), torch.tensor([[False, True, True]]))
+    tensor([0.6931])
+    """
     return logits.logsumexp(-1) - logits.masked_fill(~candidates, -torch.inf).logsumexp(-1)
 
 
 def leveraged(logits: Tensor, weights: Tensor, candidates: Tensor, leverage: float) -> Tensor:
-    """sum_{j in Y} w_j s(-g_j) + b sum_{j not in Y} w_j s(g_j), s the sigmoid (Wen et al., ICML 2021, Eq. 4)."""
+    """Compute the leveraged weighted loss of sigmoids s.
+
+    sum_{j in Y} w_j s(-g_j) + b sum_{j not in Y} w_j s(g_j)
+
+    Parameters
+    ----------
+    logits : tensor (..., c)
+    weights : tensor (..., c)
+        w of the formula.
+    candidates : bool tensor (..., c)
+    leverage : float
+        b of the formula.
+
+    Returns
+    -------
+    tensor (...,)
+
+    References
+    ----------
+    Wen et al. (ICML 2021), Eq. (4).
+
+    Examples
+    --------
+    >>> import torch
+    >>> candidates = torch.tensor([[True, False]])
+    >>> leveraged(torch.zeros(1, 2), torch.ones(1, 2), candidates, leverage=3.0)
+    tensor([2.])
+    """
     losses = weights * torch.sigmoid(torch.where(candidates, -logits, logits))
     return torch.where(candidates, losses, leverage * losses).sum(-1)
 
 
 def negative_ce(logits: Tensor, candidates: Tensor) -> Tensor:
-    """-sum_{j not in Y} log(1 - p_j + 1e-7): non-candidates are certainly wrong (Wu et al., ICML 2022, Eq. 1)."""
+    """Compute the loss of non-candidates, which are certainly wrong.
+
+    -sum_{j not in Y} log(1 - p_j + 1e-7)
+
+    Parameters
+    ----------
+    logits : tensor (..., c)
+    candidates : bool tensor (..., c)
+
+    Returns
+    -------
+    tensor (...,)
+
+    References
+    ----------
+    Wu et al. (ICML 2022), Eq. (1).
+
+    Examples
+    --------
+    >>> import torch
+    >>> negative_ce(torch.tensor([[0.5, 0.25, 0.25]]).log(), torch.tensor([[False, True, True]]))
+    tensor([0.6931])
+    """
     return -(torch.log(1 - logits.softmax(-1) + 1e-7) * ~candidates).sum(-1)
 
 
 def kl(targets: Tensor, logits: Tensor) -> Tensor:
-    """KL(t || p) = sum_j t_j (log t_j - log p_j), with 0 log 0 = 0."""
+    """Compute the Kullback-Leibler divergence KL(t || p) = sum_j t_j (log t_j - log p_j).
+
+    Parameters
+    ----------
+    targets : tensor (..., c)
+        Those of zero add nothing: 0 log 0 = 0.
+    logits : tensor (..., c)
+
+    Returns
+    -------
+    tensor (...,)
+
+    Examples
+    --------
+    >>> import torch
+    >>> kl(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.25, 0.75]]).log())
+    tensor([1.3863])
+    """
     return torch.special.xlogy(targets, targets).sum(-1) + soft_ce(logits, targets)
 
 
 class Partition(torch.autograd.Function):
-    """log sum_j exp(q . k_j) over constant keys. Its gradient, their mean by these weights, is made on the way."""
+    """log sum_j exp(q . k_j) over constant keys.
+
+    The forward pass already makes its gradient, the mean of the keys weighted by their terms.
+    """
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, keys: Tensor) -> Tensor:
-        scores = keys @ q.T  # (keys, anchors): quicker than the other way round
+        """Compute (b,) values for anchors q (b, d) and keys (k, d)."""
+        scores = keys @ q.T  # (k, b): faster than the other way round
         top = scores.amax(0)
         weights = scores.sub_(top).exp_()  # in place: these are the largest arrays of a step
         total = weights.sum(0)
@@ -50,6 +165,7 @@ class Partition(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        """Compute the gradient in q."""
         (mean,) = ctx.saved_tensors
         return grad[:, None] * mean, None
 
@@ -61,20 +177,53 @@ def supcon(
     own: Tensor,
     temperature: float,
 ) -> Tensor:
-    """-mean over positives of the log-probability among all contrasts (Khosla et al., NeurIPS 2020, Eq. 2).
+    """Compute the supervised contrastive loss.
 
-    q: (b, d) anchors. contrasts: groups of (keys, labels); keys with the anchor's label are its positives. Only those
-    of the first group may have a gradient. own: (b,), where each anchor stands in the first group; it is none of its
-    own. An anchor without positives adds 0. The mean over positives is that of q with their summed keys: only the sum
-    over all contrasts looks at every pair.
+    -mean over the positives k of log(exp(q . k / T) / sum over all keys j of exp(q . k_j / T))
+
+    Parameters
+    ----------
+    q : tensor (b, d)
+        Anchors.
+    labels : integer tensor (b,)
+        Keys with the label of an anchor are its positives.
+    contrasts : sequence of (keys, labels)
+        Groups of keys. Only those of the first group may have a gradient.
+    own : integer tensor (b,)
+        Index of each anchor in the first group; an anchor is not its own key.
+    temperature : float
+        T of the formula.
+
+    Returns
+    -------
+    tensor (b,)
+        0 for an anchor without positives.
+
+    Notes
+    -----
+    The mean over positives is the product of q with the sum of their keys, so that only the sum
+    over all keys needs every pair.
+
+    References
+    ----------
+    Khosla et al. (NeurIPS 2020), Eq. (2).
+
+    Examples
+    --------
+    >>> import torch
+    >>> q = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    >>> labels = torch.tensor([0, 0, 1])
+    >>> supcon(q, labels, [(q, labels)], torch.arange(3), temperature=1.0)
+    tensor([0.3133, 0.3133, 0.0000])
     """
-    anchors, (first, *others) = q / temperature, [keys for keys, _ in contrasts if len(keys)]
+    anchors = q / temperature
+    first, *others = (keys for keys, _ in contrasts if len(keys))
     among = (anchors @ first.T).scatter(1, own[:, None], torch.finfo(q.dtype).min).logsumexp(-1)
-    partition = torch.stack(
-        [among, *(Partition.apply(anchors, keys) for keys in others)]
-    ).logsumexp(0)
+    partitions = [among, *(Partition.apply(anchors, keys) for keys in others)]
+    partition = torch.stack(partitions).logsumexp(0)
     counts = torch.bincount(torch.cat([y for _, y in contrasts]))
-    empty, positives = q.new_zeros(len(counts), q.shape[1]), counts[labels] - 1
+    positives = counts[labels] - 1
+    empty = q.new_zeros(len(counts), q.shape[1])
     summed = torch.stack([empty.index_add(0, y, keys) for keys, y in contrasts]).sum(0)
     alike = (q * summed[labels]).sum(-1) - (q * contrasts[0][0][own]).sum(-1)
     losses = partition - alike / (temperature * positives.clamp(min=1))

@@ -1,115 +1,372 @@
 """Scores: one value per example, written once for NumPy arrays and torch tensors.
 
-`logits`, `log_probs` and `probs` are (n, c); `candidates` is a boolean mask (n, c), True where a label is a candidate.
-The non-candidates are `~candidates`. A loss over an empty set of labels is +inf: with a full candidate set nothing can
-be outside. Equation numbers are those of He, Feng and Yang (KDD 2023).
+`logits`, `log_probs` and `probs` have the shape (n, c). `candidates` is a boolean mask (n, c), True
+for each candidate label; `~candidates` are the non-candidates. `inside` is the loss over the
+candidates of an example, `outside` the loss over its non-candidates. A loss over no labels is +inf,
+so a full candidate set has an infinite outside loss. Equation numbers are those of He, Feng and
+Yang (KDD 2023).
+
+Two registries hold what users may choose or extend: `LOSSES` and `OPEN_SCORES`.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from array_api_compat import array_namespace
 
-Array = Any  # a NumPy array or a torch tensor
+# A NumPy array or a torch tensor
+Array = Any
 
 
 def log_softmax(logits: Array) -> Array:
-    """log f(x) from logits, safe for large values and for -inf."""
+    """Compute log p_j = g_j - log sum_k exp(g_k), safe for large logits and for -inf.
+
+    Parameters
+    ----------
+    logits : array (n, c)
+
+    Returns
+    -------
+    array (n, c)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> log_softmax(np.array([[0.0, np.log(3.0)]])).round(4)
+    array([[-1.3863, -0.2877]])
+    """
     xp = array_namespace(logits)
-    if hasattr(logits, "log_softmax"):  # torch's own takes a pass instead of four
+    if hasattr(logits, "log_softmax"):  # torch's own needs one pass instead of four
         return logits.log_softmax(-1)
     shifted = logits - xp.max(logits, axis=-1, keepdims=True)
     return shifted - xp.log(xp.sum(xp.exp(shifted), axis=-1, keepdims=True))
 
 
 def wooden_losses(log_probs: Array, candidates: Array) -> tuple[Array, Array]:
-    """(inside, outside): the least of -log p over the candidates, and over the non-candidates. Eq. (3)."""
+    """Compute the least loss inside and outside each candidate set.
+
+    inside = min over j in Y of -log p_j, and outside = min over j not in Y of -log p_j.
+
+    Parameters
+    ----------
+    log_probs : array (n, c)
+    candidates : bool array (n, c)
+
+    Returns
+    -------
+    inside, outside : arrays (n,)
+        +inf where there is no such label.
+
+    References
+    ----------
+    He, Feng and Yang (KDD 2023), Eq. (3).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> log_probs = np.log(np.array([[0.5, 0.25, 0.25]]))
+    >>> inside, outside = wooden_losses(log_probs, np.array([[False, True, True]]))
+    >>> inside.round(4), outside.round(4)
+    (array([1.3863]), array([0.6931]))
+    """
     xp = array_namespace(log_probs, candidates)
     if not hasattr(log_probs, "add"):
         return _least_loss(xp, log_probs, candidates), _least_loss(xp, log_probs, ~candidates)
-    far, chosen = xp.finfo(log_probs.dtype).max, candidates.view(xp.uint8).to(log_probs.dtype)
-    outside = log_probs.add(chosen, alpha=-far).amax(
-        -1
-    )  # torch: adding is three times as fast as `where`
-    inside = log_probs.add(chosen.sub_(1), alpha=far).amax(-1)
-    return inside * -2 / 2, outside * -2 / 2  # of no label at all: infinite, as -2 far is
+    # In torch, adding a huge number to the labels to leave out is three times as fast as `where`.
+    huge = xp.finfo(log_probs.dtype).max
+    chosen = candidates.view(xp.uint8).to(log_probs.dtype)
+    outside = log_probs.add(chosen, alpha=-huge).amax(-1)
+    inside = log_probs.add(chosen.sub_(1), alpha=huge).amax(-1)
+    # Doubling overflows where there was no label: -huge becomes an infinite loss.
+    return inside * -2 / 2, outside * -2 / 2
 
 
 def mean_losses(log_probs: Array, candidates: Array) -> tuple[Array, Array]:
-    """(inside, outside): the mean of -log p over the candidates, and over the non-candidates. Eq. (2)."""
+    """Compute the mean loss inside and outside each candidate set.
+
+    inside = mean over j in Y of -log p_j, and outside = mean over j not in Y of -log p_j.
+
+    Parameters
+    ----------
+    log_probs : array (n, c)
+    candidates : bool array (n, c)
+
+    Returns
+    -------
+    inside, outside : arrays (n,)
+        +inf where there is no such label.
+
+    References
+    ----------
+    He, Feng and Yang (KDD 2023), Eq. (2).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> log_probs = np.log(np.array([[0.5, 0.25, 0.25]]))
+    >>> inside, outside = mean_losses(log_probs, np.array([[True, True, False]]))
+    >>> inside.round(4), outside.round(4)
+    (array([1.0397]), array([1.3863]))
+    """
     return _mean_loss(log_probs, candidates), _mean_loss(log_probs, ~candidates)
 
 
 def entropy_losses(log_probs: Array, candidates: Array) -> tuple[Array, Array]:
-    """(inside, outside): entropy of p renormalised within the candidates, and within the others. End of Section 4.1."""
+    """Compute the entropy of p, renormalised inside and outside each candidate set.
+
+    inside = -sum over j in Y of q_j log q_j with q_j = p_j / sum over k in Y of p_k; outside
+    likewise over the non-candidates.
+
+    Parameters
+    ----------
+    log_probs : array (n, c)
+    candidates : bool array (n, c)
+
+    Returns
+    -------
+    inside, outside : arrays (n,)
+        +inf where there is no such label.
+
+    References
+    ----------
+    He, Feng and Yang (KDD 2023), end of Section 4.1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> log_probs = np.log(np.array([[0.5, 0.25, 0.25]]))
+    >>> inside, outside = entropy_losses(log_probs, np.array([[False, True, True]]))
+    >>> inside.round(4), abs(outside)
+    (array([0.6931]), array([0.]))
+    """
     return _entropy(log_probs, candidates), _entropy(log_probs, ~candidates)
 
 
-LOSSES = {"wooden": wooden_losses, "mean": mean_losses, "entropy": entropy_losses}
+# (log_probs, candidates) -> (inside, outside)
+LOSSES: dict[str, Callable[[Array, Array], tuple[Array, Array]]] = {
+    "wooden": wooden_losses,
+    "mean": mean_losses,
+    "entropy": entropy_losses,
+}
 
 
 def margin(inside: Array, outside: Array) -> Array:
-    """outside - inside: large for normal examples, small for closed-set ones, +inf for full sets. Eq. (1)."""
+    """Compute outside - inside: large for normal examples, small for closed-set ones.
+
+    Parameters
+    ----------
+    inside, outside : arrays (n,)
+
+    Returns
+    -------
+    array (n,)
+        +inf for full candidate sets.
+
+    References
+    ----------
+    He, Feng and Yang (KDD 2023), Eq. (1).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> margin(np.array([0.5, 3.0, 1.0]), np.array([2.0, 1.0, np.inf]))
+    array([ 1.5, -2. ,  inf])
+    """
     xp = array_namespace(inside, outside)
-    return outside - xp.where(xp.isinf(outside), 0.0, inside)  # inf - inf would be no number
+    return outside - xp.where(xp.isinf(outside), 0.0, inside)  # inf - inf would be NaN
 
 
 def surprise(inside: Array, outside: Array) -> Array:
-    """outside + inside: large where neither side explains the example. Eq. (1).
+    """Compute outside + inside: large where neither side explains the example.
 
-    An infinite loss means that the other side holds all the mass, as with a full set: no surprise at all, -inf.
+    Parameters
+    ----------
+    inside, outside : arrays (n,)
+
+    Returns
+    -------
+    array (n,)
+        -inf, no surprise at all, where one loss is infinite: the other side has all the mass.
+
+    References
+    ----------
+    He, Feng and Yang (KDD 2023), Eq. (1).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> surprise(np.array([0.5, 3.0, 1.0]), np.array([2.0, 1.0, np.inf]))
+    array([ 2.5,  4. , -inf])
     """
     xp = array_namespace(inside, outside)
     return xp.where(xp.isinf(outside) | xp.isinf(inside), -math.inf, outside + inside)
 
 
 def doubt(log_probs: Array) -> Array:
-    """-log max p: the loss of the best class of all, between 0 and log c."""
+    """Compute -log max_j p_j, the loss of the most probable class: between 0 and log c.
+
+    Parameters
+    ----------
+    log_probs : array (n, c)
+
+    Returns
+    -------
+    array (n,)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> doubt(np.log(np.array([[0.5, 0.25, 0.25], [0.9, 0.1, 1e-9]]))).round(4)
+    array([0.6931, 0.1054])
+    """
     xp = array_namespace(log_probs)
     return -xp.max(log_probs, axis=-1)
 
 
 def energy(logits: Array) -> Array:
-    """-logsumexp of the logits: high where no class is supported."""
+    """Compute -log sum_j exp(g_j): high where no class is supported.
+
+    Parameters
+    ----------
+    logits : array (n, c)
+
+    Returns
+    -------
+    array (n,)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> energy(np.array([[0.0, 0.0], [5.0, 0.0]])).round(4)
+    array([-0.6931, -5.0067])
+    """
     xp = array_namespace(logits)
     top = xp.max(logits, axis=-1)
     return -(top + xp.log(xp.sum(xp.exp(logits - top[..., None]), axis=-1)))
 
 
+class Outputs(NamedTuple):
+    """What an open-set score is computed from: outputs of a model for n examples, and their losses.
+
+    Attributes
+    ----------
+    logits, log_probs : arrays (n, c)
+    candidates : bool array (n, c)
+    inside, outside : arrays (n,)
+        The chosen losses over the candidates and over the non-candidates.
+    """
+
+    logits: Array
+    log_probs: Array
+    candidates: Array
+    inside: Array
+    outside: Array
+
+
+# Outputs -> one score per example, larger for examples that look more like open-set ones
+OPEN_SCORES: dict[str, Callable[[Outputs], Array]] = {
+    "surprise": lambda outputs: surprise(outputs.inside, outputs.outside),
+    "doubt": lambda outputs: doubt(outputs.log_probs),
+    "energy": lambda outputs: energy(outputs.logits),
+}
+
+
 def uniform_targets(candidates: Array, dtype: Any) -> Array:
-    """1/|Y| on each candidate: the confidence before anything is known."""
+    """Give each candidate the confidence 1/|Y|, before anything is learnt.
+
+    Parameters
+    ----------
+    candidates : bool array (n, c)
+    dtype : data type of the result
+
+    Returns
+    -------
+    array (n, c)
+        An empty set gives zeros.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> uniform_targets(np.array([[True, False, True]]), np.float32)
+    array([[0.5, 0. , 0.5]], dtype=float32)
+    """
     return _normalise(array_namespace(candidates).astype(candidates, dtype))
 
 
 def disambiguate(probs: Array, candidates: Array, temperature: float = 1.0) -> Array:
-    """Confidence proportional to p^(1/T) on the candidates, zero elsewhere. Eq. (4); with `~candidates`, Eq. (6).
+    """Compute confidences t_j = p_j^(1/T) / sum over k in Y of p_k^(1/T) on the candidates.
 
-    Where all candidates have probability zero they share the confidence equally; an empty set gets all zeros.
+    Parameters
+    ----------
+    probs : array (n, c)
+    candidates : bool array (n, c)
+    temperature : float
+        T; below 1, it sharpens the confidences.
+
+    Returns
+    -------
+    array (n, c)
+        Zero on non-candidates. Candidates that all have probability zero share the confidence
+        equally; an empty set gives zeros.
+
+    References
+    ----------
+    He, Feng and Yang (KDD 2023), Eq. (4); with `~candidates`, Eq. (6).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> candidates = np.array([[True, True, False]])
+    >>> disambiguate(np.array([[0.6, 0.2, 0.2]]), candidates)
+    array([[0.75, 0.25, 0.  ]])
+    >>> disambiguate(np.array([[0.6, 0.2, 0.2]]), candidates, temperature=0.5)
+    array([[0.9, 0.1, 0. ]])
     """
     xp = array_namespace(probs, candidates)
-    inside = xp.where(candidates, probs, 0.0)
-    top = xp.max(inside, axis=-1, keepdims=True)
-    relative = xp.where(
-        top > 0, inside / xp.where(top > 0, top, 1.0), xp.astype(candidates, probs.dtype)
-    )
-    return _normalise(
-        relative ** (1 / temperature)
-    )  # the best candidate is 1, so that nothing underflows to 0/0
+    chosen = xp.where(candidates, probs, 0.0)
+    top = xp.max(chosen, axis=-1, keepdims=True)
+    equal = xp.astype(candidates, probs.dtype)
+    # The best candidate becomes 1, so that powers do not underflow to 0/0.
+    relative = xp.where(top > 0, chosen / xp.where(top > 0, top, 1.0), equal)
+    return _normalise(relative ** (1 / temperature))
 
 
 def random_targets(uniform: Array, allowed: Array) -> Array:
-    """A random candidate set per example, each allowed label with probability 1/2, at least one, summing to 1. Eq. (8).
+    """Draw a random candidate set per example, with equal weights that sum to 1.
 
-    `uniform`: random numbers in [0, 1), (n, c); `allowed`: mask of the labels to draw from.
+    Each allowed label is drawn with probability 1/2. If none is, the one with the least random
+    number is taken.
+
+    Parameters
+    ----------
+    uniform : array (n, c)
+        Random numbers in [0, 1).
+    allowed : bool array (n, c)
+        The labels to draw from.
+
+    Returns
+    -------
+    array (n, c)
+
+    References
+    ----------
+    He, Feng and Yang (KDD 2023), Eq. (8).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> uniform = np.array([[0.1, 0.4, 0.9], [0.7, 0.6, 0.2]])
+    >>> random_targets(uniform, np.array([[True, True, True], [True, True, False]]))
+    array([[0.5, 0.5, 0. ],
+           [0. , 1. , 0. ]])
     """
     xp = array_namespace(uniform, allowed)
     keys = xp.where(allowed, uniform, 1.0)
-    drawn = (keys < 0.5) | (
-        allowed & (keys == xp.min(keys, axis=-1, keepdims=True))
-    )  # none below 1/2: the least one
-    return _normalise(xp.astype(drawn, uniform.dtype))
+    least = allowed & (keys == xp.min(keys, axis=-1, keepdims=True))
+    return _normalise(xp.astype((keys < 0.5) | least, uniform.dtype))
 
 
 def _normalise(weights: Array) -> Array:

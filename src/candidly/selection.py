@@ -1,12 +1,10 @@
-"""Which examples are normal, closed-set and open-set: rates, rankings, and the ensemble that steadies them."""
+"""Selection: divide the examples into normal, closed-set and open-set ones by their scores."""
 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,113 +14,159 @@ from candidly.blocks import row_blocks
 from candidly.checks import as_numpy, number, whole
 from candidly.errors import InputError
 from candidly.kinds import Rates, Selection
-from candidly.scores import LOSSES, Array, doubt, energy, log_softmax, margin, surprise
+from candidly.scores import LOSSES, OPEN_SCORES, Array, Outputs, log_softmax, margin
 
-LARGE = 1 << 23  # entries for which compiled loops are worth half a second of compilation
-SAMPLE = 1 << 14  # values that tell roughly where a ranking is cut
-OPEN_SCORES = ("surprise", "confidence", "energy")
+# Values sampled to find roughly where a ranking is cut
+SAMPLE = 1 << 14
 
 
-def select(margin: Array, openness: Array, rates: Rates, *, overlap: bool = False) -> Selection:
-    """Divide the examples by their scores, Eq. (1) with sizes from `rates`.
+def select(margin: Array, open_scores: Array, rates: Rates, *, overlap: bool = False) -> Selection:
+    """Divide the examples by their scores, in groups whose sizes come from `rates`.
 
-    `overlap=False`: a partition: first the open ones by the largest `openness`, then the closed ones among the rest by
-    the smallest `margin`. `overlap=True`, as in the authors' program: three independent rankings, so that open examples
-    overlap the others and some are in no set. Of equal rows the earlier are normal, the later closed; the earlier open.
+    Parameters
+    ----------
+    margin : array (n,)
+        Small for closed-set examples.
+    open_scores : array (n,)
+        Large for open-set examples.
+    rates : Rates
+        The shares of closed-set and open-set examples.
+    overlap : bool
+        False makes a partition: first the open-set examples, those with the largest open scores;
+        then the closed-set ones, those with the smallest margins among the rest. True makes three
+        independent rankings, as the authors' program does: open-set examples overlap the other
+        groups, and some examples are in no group.
+
+    Returns
+    -------
+    Selection
+        Three boolean masks (n,). Of examples with equal margins the earlier ones are normal and the
+        later ones closed-set; of those with equal open scores the earlier ones are open-set.
+
+    Raises
+    ------
+    InputError
+        If a score is NaN.
+
+    References
+    ----------
+    He, Feng and Yang (KDD 2023), Eq. (1).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> margin = np.array([3.0, -2.0, 1.0, -5.0, 0.5])
+    >>> open_scores = np.array([0.1, 0.2, 9.0, 8.0, 0.0])
+    >>> selection = select(margin, open_scores, Rates(closed=0.2, open=0.4))
+    >>> selection.open
+    array([False, False,  True,  True, False])
+    >>> selection.closed
+    array([False,  True, False, False, False])
     """
     _refuse_nan(margin, "margin")
-    _refuse_nan(openness, "openness")
+    _refuse_nan(open_scores, "open score")
     n = margin.shape[0]
     n_closed, n_open = rates.counts(n)
-    is_open = _largest(openness, n_open)
+    n_normal = n - n_closed - n_open
+    is_open = _largest(open_scores, n_open)
     if overlap:
-        return Selection(
-            _largest(margin, n - n_closed - n_open), ~_largest(margin, n - n_closed), is_open
-        )
-    is_closed = ~(_largest(margin, n - n_open - n_closed, ~is_open) | is_open)
+        return Selection(_largest(margin, n_normal), ~_largest(margin, n - n_closed), is_open)
+    is_closed = ~(_largest(margin, n_normal, ~is_open) | is_open)
     return Selection(~(is_open | is_closed), is_closed, is_open)
 
 
 def score(
-    logits: Array, candidates: Array, losses: str = "wooden", openness: str = "surprise"
+    logits: Array, candidates: Array, losses: str = "wooden", open_score: str = "surprise"
 ) -> tuple[Array, Array]:
-    """(margin, openness) of each example from logits, by the chosen losses (`LOSSES`) and score (`OPEN_SCORES`)."""
-    return score_blocks(lambda rows: (logits[rows], candidates[rows]), logits, losses, openness)
+    """Compute the margin and the open score of each example.
+
+    Parameters
+    ----------
+    logits : array (n, c)
+    candidates : bool array (n, c)
+    losses : str
+        A name of `candidly.scores.LOSSES`.
+    open_score : str
+        A name of `candidly.scores.OPEN_SCORES`.
+
+    Returns
+    -------
+    margin, open_scores : arrays (n,)
+        The arguments of `select`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> logits = np.log(np.array([[0.5, 0.25, 0.25]]))
+    >>> margin, open_scores = score(logits, np.array([[True, False, False]]))
+    >>> margin.round(4), open_scores.round(4)
+    (array([0.6931]), array([2.0794]))
+    """
+    return score_blocks(lambda rows: (logits[rows], candidates[rows]), logits, losses, open_score)
 
 
 def score_blocks(
-    block: Callable[[slice], tuple[Array, Array]], like: Array, losses: str, openness: str
+    block: Callable[[slice], tuple[Array, Array]], like: Array, losses: str, open_score: str
 ) -> tuple[Array, Array]:
-    """The same of logits and candidates that `block` gives for a slice of rows; in all they are as many as `like`."""
-    xp, sides, each = array_namespace(like), _sides, map
-    if losses == "wooden" and _suits_loops(like):
-        sides, each = _sides_by_loops, _loops().in_threads
-    found = xp.empty(
-        (3, len(like)), dtype=xp.result_type(like.dtype, xp.float32), device=device(like)
-    )
+    """Compute what `score` does, of logits and candidates that are made in blocks of rows.
 
-    def work(
-        rows: slice,
-    ) -> None:  # small results that wait for each other would keep memory between them in use
-        for kind, values in enumerate(sides(*block(rows), losses, openness)):
-            found[kind, rows] = values
+    Parameters
+    ----------
+    block : function
+        Maps a slice of rows to the (logits, candidates) of these rows.
+    like : array (n, c)
+        Has the shape, the device and the least precision of all logits together.
+    losses, open_score : str
+        Names of `LOSSES` and `OPEN_SCORES`.
 
-    list(each(work, row_blocks(*like.shape)))
-    inside, outside, open_score = found
-    return margin(inside, outside), surprise(
-        inside, outside
-    ) if openness == "surprise" else open_score
-
-
-def _sides(
-    logits: Array, candidates: Array, losses: str, openness: str
-) -> tuple[Array, Array, Array]:
-    """(inside, outside, energy or doubt); the lesser of two wooden losses is that of the best class of all."""
-    xp, log_probs = array_namespace(logits, candidates), log_softmax(logits)
-    inside, outside = LOSSES[losses](log_probs, candidates)
-    if openness == "energy":
-        return inside, outside, energy(logits)
-    return inside, outside, xp.minimum(inside, outside) if losses == "wooden" else doubt(log_probs)
-
-
-def _sides_by_loops(
-    logits: Array, candidates: Array, losses: str, openness: str
-) -> tuple[Array, Array, Array]:
-    """The same with wooden losses; the loops are written for single precision."""
-    if logits.dtype.itemsize != 4:
-        return _sides(logits, candidates, losses, openness)
-    inside, outside, energies = _loops().wooden_losses(logits, candidates)
-    return inside, outside, energies if openness == "energy" else inside.minimum(outside)
-
-
-def _suits_loops(logits: Array) -> bool:
-    """Whether there are enough of them, the loops could take them, and can be had."""
-    many = hasattr(logits, "log_softmax") and logits.numel() >= LARGE and not logits.requires_grad
-    return many and logits.device.type == "cpu" and _loops() is not None
-
-
-@lru_cache(maxsize=1)
-def _loops() -> Any:
-    """Module `fused`; None without numba."""
-    try:
-        from candidly import fused
-    except ModuleNotFoundError:
-        return None
-    except Exception as error:  # such as a NumPy that is too new for it
-        warnings.warn(
-            f"numba is installed, but cannot be imported; it goes without, slower: {error}",
-            stacklevel=2,
-        )
-        return None
-    return fused
+    Returns
+    -------
+    margin, open_scores : arrays (n,)
+    """
+    xp = array_namespace(like)
+    dtype = xp.result_type(like.dtype, xp.float32)
+    # Made once: the results of single blocks would keep the memory between them in use.
+    found = xp.empty((2, len(like)), dtype=dtype, device=device(like))
+    for rows in row_blocks(*like.shape):
+        logits, candidates = block(rows)
+        log_probs = log_softmax(logits)
+        sides = LOSSES[losses](log_probs, candidates)
+        inside, outside = (xp.astype(side, dtype, copy=False) for side in sides)
+        outputs = Outputs(logits, log_probs, candidates, inside, outside)
+        found[0, rows] = margin(inside, outside)
+        found[1, rows] = OPEN_SCORES[open_score](outputs)
+    return found[0], found[1]
 
 
 @dataclass(frozen=True)
 class MovingEnsemble:
-    """f-bar of Section 4.1: the mean of the last `window` (phi) warm-up outputs, then moved by `momentum` (eta).
+    """The moving average of a model's outputs over the epochs, f-bar of the paper's Section 4.1.
 
-    Frozen, as in the authors' program: eta * warm-up mean + (1 - eta) * output. Recursive, as in the paper's text:
-    the result takes the place of the mean. The object holds no arrays: its owner keeps `average`.
+    It starts as the mean of the last outputs of the warm-up. The object holds no arrays: its owner
+    stores the average.
+
+    Parameters
+    ----------
+    window : int
+        Number of outputs in the mean (phi of the paper).
+    momentum : float
+        Weight of the average (eta of the paper), from 0 to 1.
+    recursive : bool
+        False keeps the mean of the warm-up, as the authors' program does: each ensemble output is
+        eta * mean + (1 - eta) * output. True replaces the mean by that result, as in the paper's
+        text.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> ensemble = MovingEnsemble(window=2, momentum=0.75)
+    >>> average = np.zeros(1)
+    >>> for epoch, output in enumerate([8.0, 1.0, 3.0], start=1):
+    ...     average = ensemble.warm(average, np.array([output]), epoch, warmup=3)
+    >>> average
+    array([2.])
+    >>> ensemble.update(average, np.array([6.0]))
+    (array([2.]), array([3.]))
     """
 
     window: int = 5
@@ -134,42 +178,69 @@ class MovingEnsemble:
         number(self.momentum, "momentum", 0, 1)
 
     def warm(self, average: Array, output: Array, epoch: int, warmup: int) -> Array:
-        """The mean with the output after `epoch` (1, 2, ...) of `warmup` epochs; outputs before the window leave it."""
+        """Compute the average with the output after an epoch of the warm-up.
+
+        Parameters
+        ----------
+        average, output : arrays
+        epoch : int
+            1, 2, ..., `warmup`.
+        warmup : int
+            Length of the warm-up in epochs.
+
+        Returns
+        -------
+        array
+            The same average while the epoch is before the window.
+        """
         seen = epoch - max(0, warmup - self.window)
-        return (
-            average if seen <= 0 else output if seen == 1 else average + (output - average) / seen
-        )
+        if seen <= 0:
+            return average
+        return output if seen == 1 else average + (output - average) / seen
 
     def update(self, average: Array, output: Array) -> tuple[Array, Array]:
-        """(average, ensemble output) of a main epoch."""
-        ensemble, share = self.momentum * average, 1 - self.momentum
-        ensemble = (
-            ensemble.add_(output, alpha=share)
-            if hasattr(ensemble, "add_")
-            else ensemble + share * output
-        )
+        """Compute the next average, and the ensemble's output, after the warm-up.
+
+        Parameters
+        ----------
+        average, output : arrays
+
+        Returns
+        -------
+        average, ensemble : arrays
+        """
+        ensemble = self.momentum * average
+        share = 1 - self.momentum
+        if hasattr(ensemble, "add_"):  # torch: one pass less
+            ensemble = ensemble.add_(output, alpha=share)
+        else:
+            ensemble = ensemble + share * output
         return (ensemble if self.recursive else average), ensemble
 
 
 def _largest(values: Array, count: int, among: Array | None = None) -> Array:
-    """Mask of the `count` largest values, ties to the earlier row; `among` admits rows that may be taken."""
+    """Mask the `count` largest values, the earlier of equal ones, in the rows `among` (or all)."""
     xp: Any = array_namespace(values)
-    admitted = (
-        xp.ones(values.shape[0], dtype=xp.bool, device=device(values)) if among is None else among
-    )
+    if among is None:
+        admitted = xp.ones(values.shape[0], dtype=xp.bool, device=device(values))
+        ranked = values
+    else:
+        admitted = among
+        ranked = xp.where(among, values, -math.inf)
     if count == 0:
         return ~admitted & admitted
-    least = _kth_largest(values if among is None else xp.where(among, values, -math.inf), count)
+    least = _kth_largest(ranked, count)
     taken = admitted & (values >= least)
     if xp.count_nonzero(taken) == count:
         return taken
     above = admitted & (values > least)
-    equal, wanted = taken & ~above, count - xp.count_nonzero(above)
+    equal = taken & ~above
+    wanted = count - xp.count_nonzero(above)
     return above | (equal & (xp.cumulative_sum(xp.astype(equal, xp.int64)) <= wanted))
 
 
 def _kth_largest(values: Array, k: int) -> Array:
-    """In linear time, unlike a sort."""
+    """Find the k-th largest value in linear time, unlike a sort."""
     at = values.shape[0] - k
     if str(device(values)) != "cpu":
         return values.kthvalue(at + 1).values
@@ -177,18 +248,19 @@ def _kth_largest(values: Array, k: int) -> Array:
 
 
 def _at_rank(values: np.ndarray, at: int) -> Any:
-    """What would stand at this place if the values were sorted.
+    """Find the value at a place of the sorted values.
 
-    Two values of a sample enclose it nearly always, and few others with it: most of the time is saved.
+    Two values of a sample nearly always enclose it, and few others with it, which saves most of the
+    time.
     """
     step = len(values) // SAMPLE
     if step > 1:
-        sample, reach = (
-            np.sort(values[::step]),
-            2 * math.isqrt(SAMPLE),
-        )  # four standard deviations of a rank
-        low, high = sample[[max(at // step - reach, 0), min(at // step + reach, len(sample) - 1)]]
-        below, between = np.count_nonzero(values < low), values[(values >= low) & (values <= high)]
+        sample = np.sort(values[::step])
+        reach = 2 * math.isqrt(SAMPLE)  # four standard deviations of a rank
+        low = sample[max(at // step - reach, 0)]
+        high = sample[min(at // step + reach, len(sample) - 1)]
+        below = np.count_nonzero(values < low)
+        between = values[(values >= low) & (values <= high)]
         if below <= at < below + len(between):
             return np.partition(between, at - below)[at - below]
     return np.partition(values, at)[at]
@@ -200,5 +272,6 @@ def _refuse_nan(values: Array, name: str) -> None:
     if xp.any(bad):
         row = int(xp.nonzero(bad)[0][0])
         raise InputError(
-            f"{name} of row {row} is NaN: the model's outputs must be numbers. Did training diverge?"
+            f"{name} of row {row} is NaN: expected outputs of the model that are numbers. "
+            "Did training diverge?"
         )

@@ -332,7 +332,8 @@ def run_job(job: Job, out: Path, data_dir: Path | None, device: str = "auto") ->
     problem = problem_of(job, data_dir)
     method = method_of(job, problem)
     data = supervised_problem(problem) if job.row.reference == "supervised" else problem
-    views = make_views(data.X, **moments(scale), device=find_device(device))
+    versions = scale.encoding is not None
+    views = make_views(data.X, versions=versions, **moments(scale), device=find_device(device))
     model = build_net(
         scale.net, views.shape, data.candidates.n_classes, seed=job.seed, **scale.net_settings
     )

@@ -1,7 +1,7 @@
-"""The contract of a method, on one screen: all that the trainer, the estimator and the bench read from it.
+"""The contract of a method: all that the trainer, the estimator and the bench read from it.
 
-A new method is one file with one subclass, and one line in `registry.py`; or a package of its own that names the class
-as an entry point of the group `candidly.methods`.
+A new method is one file with one subclass of `Method` and one line in `registry.py`, or a package
+of its own that names the class as an entry point of the group `candidly.methods`.
 """
 
 from __future__ import annotations
@@ -21,63 +21,73 @@ from candidly.kinds import Rates, Selection
 from candidly.scores import uniform_targets
 from candidly.tensors.bits import Bits
 
+# Entries beyond which per-example state is stored in half precision
 HALF_BEYOND = 1 << 28
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What a method sees of a batch. It holds no true label and no kind: a method cannot peek."""
+    """What a method sees of a batch; neither true labels nor kinds, so that it cannot cheat.
 
-    index: Tensor  # (b,) rows of the training set
-    views: tuple[Tensor, ...]  # one augmented copy of the inputs for each entry of `Method.views`
-    candidates: Tensor  # (b, c) bool
-    uniform: Callable[
-        [int], Tensor
-    ]  # uniform(k): (b, k) random numbers in [0, 1), the same on any number of processes
+    Attributes
+    ----------
+    index : tensor (b,)
+        Rows of the training set.
+    views : tuple of tensors
+        One augmented copy of the inputs per entry of `Method.views`.
+    candidates : bool tensor (b, c)
+    uniform : function
+        `uniform(k)` draws (b, k) random numbers in [0, 1), the same for any number of processes.
+    """
+
+    index: Tensor
+    views: tuple[Tensor, ...]
+    candidates: Tensor
+    uniform: Callable[[int], Tensor]
 
 
 class Method(nn.Module, ABC):
-    """A way to learn from candidate sets. Hyper-parameters live in `__init__`, and nowhere else."""
+    """A way to learn from candidate sets; its settings are the keyword arguments of `__init__`."""
 
-    PRESETS: ClassVar[
-        dict[str, dict[str, Any]]
-    ] = {}  # name -> overrides of the arguments of `__init__`
-    views: tuple[str, ...] | None = (
-        None  # such as ("weak", "strong"); None: the weak views of the training scheme
-    )
-    epochs: int = 1  # length of the training, set by the trainer before `setup`
-    settings: dict[str, Any]  # the arguments of `__init__`, defaults included, kept by `__new__`
-    row_names: tuple[str, ...] = ()  # per-example state, registered by `rows`
-    candidates: Bits | None = (
-        None  # the packed candidates, if the method keeps them: the trainer takes them over
-    )
-    warming: bool = False  # is this epoch part of a warm-up, which may cost another amount?
-    scores: tuple[Tensor, Tensor] | None = (
-        None  # (margin, openness) of all examples, by which it last divided them
-    )
+    # Overrides of the settings, by name
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {}
+    # Views of a batch, such as ("weak", "strong"); None: those of the training scheme
+    views: tuple[str, ...] | None = None
+    # All settings, defaults included; stored by `__new__`
+    settings: dict[str, Any]
+    # Length of the training; set by the trainer before `setup`
+    epochs: int = 1
+    # Names of the per-example state, registered by `rows`
+    row_names: tuple[str, ...] = ()
+    # The packed candidates, if the method stores them: the trainer then uses the same object
+    candidates: Bits | None = None
+    # Whether this epoch is part of a warm-up, whose steps may cost another amount
+    warming: bool = False
+    # (margin, open scores) of all examples in the last selection
+    scores: tuple[Tensor, Tensor] | None = None
 
     def setup(self, model: nn.Module, candidates: Tensor, rng: torch.Generator) -> None:
-        """Create state: `rows` for one value per example, buffers for the rest, submodules for heads."""
+        """Create state: `rows` for one row per example, else buffers; submodules for heads."""
 
     def epoch_start(self, epoch: int, predict_all: Callable[[], Tensor]) -> None:
-        """Do dataset-wide work; `predict_all()` gives the logits of all examples, (n, c), at a cost only if called."""
+        """Work on the whole data set; `predict_all()` computes the logits (n, c) if called."""
 
     @abstractmethod
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """One loss per example of the batch, (b,); update state of the rows `batch.index` here."""
+        """Compute one loss per example, (b,); update the state of the rows `batch.index`."""
 
     @property
     def selection(self) -> Selection | None:
-        """The last division into normal, closed and open examples; None if there was none."""
+        """The last division into normal, closed-set and open-set examples, if there is one."""
         return None
 
     @property
     def rates(self) -> Rates | None:
-        """The shares of closed and open examples in use; None for a method that knows no such shares."""
+        """The shares of closed-set and open-set examples in use, if the method has any."""
         return None
 
     def report(self) -> dict[str, float]:
-        """What the method wants in the epoch's row of metrics, after the epoch."""
+        """Give what to add to the epoch's row of metrics, after the epoch."""
         return {}
 
     def __new__(cls, *args: Any, **settings: Any) -> Method:
@@ -86,17 +96,33 @@ class Method(nn.Module, ABC):
         return method
 
     def rows(self, name: str, initial: Tensor) -> None:
-        """Register per-example state, kept by checkpoints and brought together from all processes after an epoch."""
+        """Register per-example state: checkpoints store it, and processes exchange it."""
         self.register_buffer(name, initial)
         self.row_names = tuple(dict.fromkeys((*self.row_names, name)))
 
     def row_states(self) -> list[Tensor]:
-        """The per-example state, as it is now."""
+        """Give the per-example state as it is now."""
         return [self.get_buffer(name) for name in self.row_names]
 
 
 def defaults(method: type[Method]) -> dict[str, Any]:
-    """Hyper-parameters of a method with their defaults; those of its parent too, if it passes `**settings` on."""
+    """Read the settings of a method and their defaults from its signature.
+
+    Parameters
+    ----------
+    method : subclass of Method
+
+    Returns
+    -------
+    dict
+        Settings of the parent class are included if `__init__` accepts `**settings`.
+
+    Examples
+    --------
+    >>> from candidly.methods import METHODS
+    >>> defaults(METHODS["lws"])
+    {'leverage': 1.0}
+    """
     found: dict[str, Any] = {}
     for cls in method.__mro__:
         if "__init__" not in vars(cls):
@@ -109,27 +135,67 @@ def defaults(method: type[Method]) -> dict[str, Any]:
 
 
 def state_dtype(shape: Sequence[int]) -> torch.dtype:
-    """Type of per-example state: half precision beyond 2^28 entries, as ImageNet has with its 1,000 classes."""
+    """Choose the type of per-example state: half precision if it is very large.
+
+    Parameters
+    ----------
+    shape : sequence of int
+
+    Returns
+    -------
+    torch.dtype
+
+    Examples
+    --------
+    >>> state_dtype((50_000, 10)), state_dtype((1_280_000, 1_000))
+    (torch.float32, torch.float16)
+    """
     return torch.float16 if math.prod(shape) > HALF_BEYOND else torch.get_default_dtype()
 
 
 def uniform_confidence(candidates: Tensor) -> Tensor:
-    """1/|Y| on each candidate of every example, as per-example state; made in blocks, to save memory."""
-    confidence = torch.empty(
-        candidates.shape, dtype=state_dtype(candidates.shape), device=candidates.device
-    )
-    for rows in row_blocks(*candidates.shape):
-        confidence[rows] = uniform_targets(candidates[rows], torch.get_default_dtype()).to(
-            confidence
-        )
+    """Compute 1/|Y| on each candidate, as per-example state; in blocks, to save memory.
+
+    Parameters
+    ----------
+    candidates : bool tensor (n, c)
+
+    Returns
+    -------
+    tensor (n, c)
+    """
+    shape = candidates.shape
+    confidence = torch.empty(shape, dtype=state_dtype(shape), device=candidates.device)
+    for rows in row_blocks(*shape):
+        uniform = uniform_targets(candidates[rows], torch.get_default_dtype())
+        confidence[rows] = uniform.to(confidence)
     return confidence
 
 
 def forward_views(model: nn.Module, batch: Batch) -> Tensor:
-    """Logits of every view, (views, b, c), each by a forward pass of its own."""
+    """Compute the logits of every view, each by its own forward pass.
+
+    Parameters
+    ----------
+    model : nn.Module
+    batch : Batch
+
+    Returns
+    -------
+    tensor (views, b, c)
+    """
     return torch.stack([model(view) for view in batch.views])
 
 
 def mean_softmax(logits: Tensor) -> Tensor:
-    """Mean over the views of the softmax, (b, c), without gradient."""
+    """Compute the mean of the softmax over the views, without gradient.
+
+    Parameters
+    ----------
+    logits : tensor (views, b, c)
+
+    Returns
+    -------
+    tensor (b, c)
+    """
     return logits.detach().softmax(-1).mean(0)

@@ -9,12 +9,17 @@ from candidly.methods.base import Batch, Method, forward_views, uniform_confiden
 
 
 class CAVL(Method):
-    """Cross-entropy with the candidate of the largest class activation value g |1 - g|, g the mean logit of the views.
+    """Cross-entropy with the candidate of the largest class activation value.
 
-    The value is not monotone in g: a strongly negative logit has a strongly negative value, but 0.5 beats 0.9.
-    `official_mask` multiplies the values by the mask instead of excluding non-candidates, as the official program does:
-    a non-candidate wins when all candidate values are negative. The official program also makes a second forward pass
-    for the values after the step; here they come from the same one.
+    The value is g |1 - g|, where g is the mean logit of the views. It is not monotone in g: a
+    strongly negative logit has a strongly negative value, but 0.5 beats 0.9. The official program
+    makes a second forward pass for the values after the step; here they come from the same pass.
+
+    Parameters
+    ----------
+    official_mask : bool
+        Multiply the values by the mask instead of excluding non-candidates, as the official program
+        does: a non-candidate wins when the values of all candidates are negative.
     """
 
     confidence: Tensor
@@ -34,9 +39,8 @@ class CAVL(Method):
         return losses
 
     def activation_values(self, logits: Tensor, candidates: Tensor) -> Tensor:
+        """Compute g |1 - g|, masked by the candidates."""
         values = logits * (1 - logits).abs()
-        return (
-            values * candidates
-            if self.official_mask
-            else values.masked_fill(~candidates, -torch.inf)
-        )
+        if self.official_mask:
+            return values * candidates
+        return values.masked_fill(~candidates, -torch.inf)

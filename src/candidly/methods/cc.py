@@ -7,7 +7,7 @@ from candidly.methods.base import Batch, Method, forward_views
 
 
 class CC(Method):
-    """Minus log of the probability mass on the candidates; keeps no state."""
+    """Minus the log of the probability mass on the candidates; without state."""
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         return cc(forward_views(model, batch), batch.candidates).mean(0)

@@ -1,5 +1,7 @@
 """CRDPLL: consistency regularisation for partial-label learning (Wu et al., ICML 2022)."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -10,10 +12,14 @@ from candidly.scores import disambiguate
 
 
 class CRDPLL(Method):
-    """Non-candidates are pushed down on the weak view; all views are pulled to one conformal label distribution.
+    """Non-candidates are pushed down; all views are pulled to one conformal label distribution.
 
-    `augmentation`: "own" (one weak and two strong views) or "same" (three weak ones, as the other methods have).
-    `ramp`: share of the training over which the consistency weight grows from 0 to 1.
+    Parameters
+    ----------
+    augmentation : {"own", "same"}
+        One weak and two strong views, or three weak ones, as the other methods have.
+    ramp : float
+        Share of the training over which the consistency weight grows from 0 to 1.
     """
 
     confidence: Tensor
@@ -27,14 +33,14 @@ class CRDPLL(Method):
     def setup(self, model: nn.Module, candidates: Tensor, rng: torch.Generator) -> None:
         self.rows("confidence", uniform_confidence(candidates))
 
-    def epoch_start(self, epoch, predict_all) -> None:
-        self.weight = min(epoch / max(self.ramp * self.epochs, 1), 1.0)  # lambda_t
+    def epoch_start(self, epoch: int, predict_all: Callable[[], Tensor]) -> None:
+        # lambda_t of the paper
+        self.weight = min(epoch / max(self.ramp * self.epochs, 1), 1.0)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         logits = forward_views(model, batch)
         consistency = kl(self.confidence[batch.index], logits).sum(0)
         geometric_mean = logits.detach().log_softmax(-1).mean(0).exp()
-        self.confidence[batch.index] = disambiguate(geometric_mean, batch.candidates).to(
-            self.confidence
-        )
+        confidence = disambiguate(geometric_mean, batch.candidates)
+        self.confidence[batch.index] = confidence.to(self.confidence)
         return negative_ce(logits[0], batch.candidates) + self.weight * consistency

@@ -1,4 +1,4 @@
-"""The methods in words, read from their classes."""
+"""Descriptions of the methods, read from their classes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,23 @@ from candidly.methods.settings import show
 
 
 def describe(name: str | None = None) -> list[dict[str, Any]]:
-    """Name, description, settings and presets of one method, or of all."""
+    """Describe one method, or all of them.
+
+    Parameters
+    ----------
+    name : str, optional
+        A name of `METHODS`.
+
+    Returns
+    -------
+    list of dict
+        With the keys name, title, description, settings and presets.
+
+    Examples
+    --------
+    >>> describe("lws")[0]["settings"]
+    {'leverage': '1'}
+    """
     chosen = [one_of(name, METHODS, "method")] if name else list(METHODS)
     return [_describe(key) for key in chosen]
 
@@ -25,15 +41,17 @@ def _describe(name: str) -> dict[str, Any]:
         "name": name,
         "title": module.split("\n")[0],
         "description": inspect.getdoc(cls) or "",
-        "settings": {key: show(value) for key, value in defaults(cls).items()},
-        "presets": {
-            key: {k: show(v) for k, v in values.items()} for key, values in cls.PRESETS.items()
-        },
+        "settings": _shown(defaults(cls)),
+        "presets": {preset: _shown(values) for preset, values in cls.PRESETS.items()},
     }
 
 
+def _shown(settings: dict[str, Any]) -> dict[str, str]:
+    return {name: show(value) for name, value in settings.items()}
+
+
 def as_text(found: list[dict[str, Any]], *, whole: bool = False) -> str:
-    """The descriptions as text for a terminal."""
+    """Format descriptions as text for a terminal; `whole`: all of each description."""
     return "\n\n".join(_entry(entry, whole) for entry in found)
 
 
@@ -50,7 +68,7 @@ def _entry(entry: dict[str, Any], whole: bool) -> str:
 
 
 def _assignments(label: str, values: dict[str, str]) -> str:
-    """`  label  a=1  b=2`, wrapped under the first assignment."""
+    """Format `  label  a=1  b=2`, wrapped under the first assignment."""
     text = "  ".join(f"{name}={value}" for name, value in values.items())
     head = f"  {label:<16}"
     return textwrap.fill(

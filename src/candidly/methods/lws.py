@@ -10,9 +10,15 @@ from candidly.scores import disambiguate
 
 
 class LWS(Method):
-    """Sigmoid losses of candidates and non-candidates, each side weighted by the model's own probabilities.
+    """Sigmoid losses of candidates and non-candidates, weighted by the model's probabilities.
 
-    The weights come from the forward pass of the same batch; the official program makes a second one after the step.
+    The weights come from the forward pass of the same batch; the official program makes a second
+    one after the step.
+
+    Parameters
+    ----------
+    leverage : float
+        Weight of the non-candidates (beta of the paper).
     """
 
     weights: Tensor
@@ -22,14 +28,14 @@ class LWS(Method):
         self.leverage = number(leverage, "leverage", 0)
 
     def setup(self, model: nn.Module, candidates: Tensor, rng: torch.Generator) -> None:
-        shape, dtype = candidates.shape, state_dtype(candidates.shape)
+        shape = candidates.shape
+        dtype = state_dtype(shape)
         self.rows("weights", torch.full(shape, 1 / shape[1], dtype=dtype, device=candidates.device))
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         logits = forward_views(model, batch)
-        losses = leveraged(logits, self.weights[batch.index], batch.candidates, self.leverage).mean(
-            0
-        )
+        stored = self.weights[batch.index]
+        losses = leveraged(logits, stored, batch.candidates, self.leverage).mean(0)
         probs = mean_softmax(logits)
         weights = disambiguate(probs, batch.candidates) + disambiguate(probs, ~batch.candidates)
         self.weights[batch.index] = weights.to(self.weights)

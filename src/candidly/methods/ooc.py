@@ -1,9 +1,9 @@
-"""OOC: learning with mixed closed-set and open-set out-of-candidate examples (He, Feng and Yang, KDD 2023).
+"""OOC: learning with mixed closed-set and open-set out-of-candidate examples (He et al., KDD 2023).
 
-Algorithm 1 line by line. The defaults are the authors' released program without its bugs. The preset "paper" follows
-the text where the program differs (docs/method.md lists the exceptions), "robust" takes an open-set score that does
-not break down as the model grows certain, and "gradual" also selects the surest examples first, while the model is
-still poor, and more of them as it learns.
+Algorithm 1 line by line. The defaults are the authors' released program without its bugs. The
+preset "paper" follows the text where the program differs (docs/method.md lists the exceptions).
+"robust" uses an open-set score that does not break down as the model grows certain. "gradual" also
+selects the surest examples first, while the model is still poor, and more of them as it learns.
 """
 
 from __future__ import annotations
@@ -22,23 +22,43 @@ from candidly.losses import soft_ce
 from candidly.methods.base import Batch, forward_views, mean_softmax, state_dtype
 from candidly.methods.proden import PRODEN
 from candidly.methods.twins import Twins
-from candidly.scores import LOSSES, disambiguate, random_targets, uniform_targets
-from candidly.selection import OPEN_SCORES, MovingEnsemble, score_blocks, select
+from candidly.scores import LOSSES, OPEN_SCORES, disambiguate, random_targets, uniform_targets
+from candidly.selection import MovingEnsemble, score_blocks, select
 from candidly.tensors.bits import Bits
 
 NO_OOC = Rates(closed=0.0, open=0.0)
 
 
 class OOC(PRODEN):
-    """Tells normal, closed-set and open-set examples apart and learns from all three.
+    """Selection of normal, closed-set and open-set examples, and learning from all three.
 
-    `rates`: shares of closed and open examples among all, or "auto": estimated at the end of the warm-up and after as
-    many epochs again, from what two more nets, each of which trains on one half of the rows until then, say of the
-    other half. `warmup`: epochs, or a share of the training if below 1 (the paper's 30 of 300 is 0.1); as long as the
-    training, it is PRODEN. `ramp`: share of the epochs after the warm-up over which the selected shares grow from none
-    to the rates. `window`, `momentum`, `recursive`: the ensemble. `losses`, `openness`, `overlap`: the selection.
-    `temperature`, `random_from`: the targets. `alpha`, `beta`: weights of closed and open examples.
-    `disambiguation`, `reverse`, `randomise` switch LD, RLD and RCG off for the ablations.
+    Parameters
+    ----------
+    rates : Rates or "auto"
+        Shares of closed-set and open-set examples among all. "auto" estimates them at the end of
+        the warm-up, and again after as many epochs, from the outputs of two more nets: until then,
+        each trains on one half of the rows and predicts the other half.
+    warmup : float
+        Epochs, or a share of the training if below 1 (the paper's 30 of 300 is 0.1). A warm-up as
+        long as the training is PRODEN.
+    ramp : float
+        Share of the epochs after the warm-up over which the selected shares grow to the rates.
+    window, momentum, recursive
+        The ensemble, see `MovingEnsemble`.
+    losses : str
+        Of the selection: "wooden", "mean", "entropy", or another name in `LOSSES`.
+    open_score : str
+        Of the selection: "surprise", "doubt", "energy", or another name in `OPEN_SCORES`.
+    overlap : bool
+        Whether the selected groups may overlap, see `select`.
+    temperature : float
+        Of the targets; below 1, it sharpens them.
+    random_from : {"all", "candidates"}
+        Labels from which the targets of open-set examples are drawn.
+    alpha, beta : float
+        Weights of closed-set and open-set examples.
+    disambiguation, reverse, randomise : bool
+        False switches LD, RLD or RCG off, for the ablations.
     """
 
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
@@ -48,17 +68,18 @@ class OOC(PRODEN):
             "temperature": 1.0,
             "random_from": "candidates",
         },
-        "robust": {"overlap": False, "openness": "confidence"},
+        "robust": {"overlap": False, "open_score": "doubt"},
         "gradual": {
             "overlap": False,
-            "openness": "confidence",
+            "open_score": "doubt",
             "ramp": 0.7,
             "momentum": 0.5,
             "recursive": True,
             "temperature": 1.0,
         },
     }
-    ABLATIONS: ClassVar[dict[str, dict[str, Any]]] = {  # Table 2
+    # Table 2 of the paper
+    ABLATIONS: ClassVar[dict[str, dict[str, Any]]] = {
         "w/o LD": {"disambiguation": False},
         "w/o WCE": {"losses": "mean"},
         "w/o Warm up": {"warmup": 0},
@@ -66,13 +87,19 @@ class OOC(PRODEN):
         "w/o RLD": {"reverse": False},
         "discard": {"alpha": 0.0, "beta": 0.0, "overlap": False},
     }
-    FEW: ClassVar[int] = FEW  # fewer rows tell nothing about rates
-    REFRESHES: ClassVar[int] = 1  # of estimated rates, each after as many epochs as the warm-up has
+    # Fewer rows say nothing about rates
+    FEW: ClassVar[int] = FEW
+    # How often estimated rates are renewed, each time after as many epochs as the warm-up has
+    REFRESHES: ClassVar[int] = 1
     candidates: Bits
-    average: Tensor  # of the ensemble, (n, c)
-    groups: Tensor  # (3, n): the selection, kept by checkpoints
-    unseen: Tensor  # (n, c): mean logits of the twins that did not train on the row; with estimated rates only
-    shares: Tensor  # (2,): the estimated rates
+    # (n, c): average of the ensemble
+    average: Tensor
+    # (3, n): the selection, a buffer so that checkpoints contain it
+    groups: Tensor
+    # With estimated rates only. (n, c): mean logits of the twins that did not train on the row
+    unseen: Tensor
+    # (2,): the estimated rates
+    shares: Tensor
 
     def __init__(
         self,
@@ -84,7 +111,7 @@ class OOC(PRODEN):
         momentum: float = 0.9,
         recursive: bool = False,
         losses: str = "wooden",
-        openness: str = "surprise",
+        open_score: str = "surprise",
         overlap: bool = True,
         temperature: float = 0.5,
         random_from: str = "all",
@@ -99,47 +126,44 @@ class OOC(PRODEN):
             raise InputError(
                 f"rates={rates!r}: expected 'auto', or Rates(closed, open) such as Rates(0.1, 0.2)."
             )
-        self.given, self.warmup, self.ramp = (
-            rates,
-            number(warmup, "warmup", 0),
-            number(ramp, "ramp", 0, 1),
-        )
+        self.given = rates
+        self.warmup = number(warmup, "warmup", 0)
+        self.ramp = number(ramp, "ramp", 0, 1)
         self.ensemble = MovingEnsemble(window, momentum, recursive)
-        self.losses, self.openness = (
-            one_of(losses, LOSSES, "losses"),
-            one_of(openness, OPEN_SCORES, "openness"),
-        )
-        self.overlap, self.temperature = overlap, number(temperature, "temperature", 1e-3)
+        self.losses = one_of(losses, LOSSES, "losses")
+        self.open_score = one_of(open_score, OPEN_SCORES, "open_score")
+        self.overlap = overlap
+        self.temperature = number(temperature, "temperature", 1e-3)
         self.random_from = one_of(random_from, ("all", "candidates"), "random_from")
-        self.alpha, self.beta = number(alpha, "alpha", 0), number(beta, "beta", 0)
-        self.disambiguation, self.reverse, self.randomise = disambiguation, reverse, randomise
+        self.alpha = number(alpha, "alpha", 0)
+        self.beta = number(beta, "beta", 0)
+        self.disambiguation = disambiguation
+        self.reverse = reverse
+        self.randomise = randomise
 
     def setup(self, model: nn.Module, candidates: Tensor, rng: torch.Generator) -> None:
         super().setup(model, candidates, rng)
         self.candidates = Bits(candidates)
         self.warmup_epochs = warmup_epochs(self.warmup, self.epochs)
         self.ramp_epochs = int(self.ramp * max(0, self.epochs - self.warmup_epochs) + 0.5)
-        dtype = state_dtype(candidates.shape)
-        self.register_buffer(
-            "average", torch.zeros(candidates.shape, dtype=dtype, device=candidates.device)
+        n = len(candidates)
+        state = torch.zeros(
+            candidates.shape, dtype=state_dtype(candidates.shape), device=candidates.device
         )
-        self.register_buffer(
-            "groups", torch.zeros(3, len(candidates), dtype=torch.bool, device=candidates.device)
-        )
+        self.register_buffer("average", state)
+        groups = torch.zeros(3, n, dtype=torch.bool, device=candidates.device)
+        self.register_buffer("groups", groups)
         if self.given == "auto":
             self.warmup_epochs = max(1, self.warmup_epochs)
             self.twin_epochs = (1 + self.REFRESHES) * self.warmup_epochs
-            self.twins = Twins(model, len(candidates), rng)
-            self.rows(
-                "unseen", torch.zeros(candidates.shape, dtype=dtype, device=candidates.device)
-            )
-            self.register_buffer(
-                "shares", torch.zeros(2, dtype=torch.float64, device=candidates.device)
-            )
+            self.twins = Twins(model, n, rng)
+            self.rows("unseen", torch.zeros_like(state))
+            shares = torch.zeros(2, dtype=torch.float64, device=candidates.device)
+            self.register_buffer("shares", shares)
 
     @property
     def rates(self) -> Rates:
-        """The shares in use: the given ones, or the last estimate."""
+        """The given shares, or the last estimate."""
         return self.given if isinstance(self.given, Rates) else Rates(*self.shares.tolist())
 
     def report(self) -> dict[str, float]:
@@ -148,52 +172,53 @@ class OOC(PRODEN):
 
     @property
     def selection(self) -> Selection | None:
-        """The normal, closed and open examples; None until there was a first selection."""
+        """The normal, closed-set and open-set examples; None before the first selection."""
         return Selection(*self.groups) if "groups" in self._buffers and self.groups.any() else None
 
     def epoch_start(self, epoch: int, predict_all: Callable[[], Tensor]) -> None:
-        self.epoch, self.warming = epoch, epoch < self.warmup_epochs
+        self.epoch = epoch
+        self.warming = epoch < self.warmup_epochs
         if not self.disambiguation or (epoch == 0 and self.warming):
-            return  # without LD the selection is not used; an untrained model tells nothing
+            return  # without LD the selection is not used; an untrained model says nothing
         output = predict_all()  # lines 4 and 8: the output of all examples after the last epoch
         if self.given == "auto" and epoch % self.warmup_epochs == 0 and epoch <= self.twin_epochs:
             self.estimate()
         self.scores = score_blocks(
-            lambda rows: self.moved(rows, output[rows]), output, self.losses, self.openness
+            lambda rows: self.move_ensemble(rows, output[rows]),
+            output,
+            self.losses,
+            self.open_score,
         )
-        self.groups = torch.stack(
-            select(*self.scores, self.rates_now(), overlap=self.overlap)
-        )  # line 9, Eq. (1)
+        groups = select(*self.scores, self.current_rates(), overlap=self.overlap)  # line 9, Eq. (1)
+        self.groups = torch.stack(groups)
 
-    def rates_now(self) -> Rates:
-        """The rates, or less after the warm-up: the surest examples come first."""
-        share = (
-            1.0
-            if self.warming
-            else min((self.epoch - self.warmup_epochs + 1) / (self.ramp_epochs + 1), 1.0)
-        )
+    def current_rates(self) -> Rates:
+        """Give the rates, or less during the ramp: the surest examples come first."""
+        if self.warming:
+            return self.rates
+        share = min((self.epoch - self.warmup_epochs + 1) / (self.ramp_epochs + 1), 1.0)
         return Rates(share * self.rates.closed, share * self.rates.open)
 
-    def moved(self, rows: slice, output: Tensor) -> tuple[Tensor, Tensor]:
-        """Move the ensemble of some rows: (its output or, while warming up, the model's; candidates), to be scored."""
-        kept, output = (
-            values.to(torch.get_default_dtype()) for values in (self.average[rows], output)
-        )
-        average, ensemble = kept, output
-        if (
-            self.epoch <= self.warmup_epochs
-        ):  # line 6: the ensemble over the warm-up; it starts as the first output
-            average = self.ensemble.warm(
-                average, output, max(self.epoch, 1), max(self.warmup_epochs, 1)
-            )
+    def move_ensemble(self, rows: slice, output: Tensor) -> tuple[Tensor, Tensor]:
+        """Move the ensemble of some rows; give the logits to score, and the candidates.
+
+        The logits are those of the ensemble or, while warming up, of the model.
+        """
+        stored = self.average[rows].to(torch.get_default_dtype())
+        output = output.to(torch.get_default_dtype())
+        average = stored
+        ensemble = output
+        if self.epoch <= self.warmup_epochs:  # line 6; it starts as the first output
+            epoch = max(self.epoch, 1)
+            average = self.ensemble.warm(average, output, epoch, max(self.warmup_epochs, 1))
         if not self.warming:  # line 8
             average, ensemble = self.ensemble.update(average, output)
-        if average is not kept:  # a frozen ensemble stays as the warm-up left it
+        if average is not stored:  # unless the ensemble is frozen after the warm-up
             self.average[rows] = average.to(self.average)
         return ensemble, self.candidates[rows]
 
     def estimate(self) -> None:
-        """The rates from the outputs for unseen rows; none, if there are too few rows, or none has an outside."""
+        """Estimate the rates from outputs for unseen rows; not from few rows or full sets alone."""
         candidates = self.candidates[:]
         if len(candidates) >= self.FEW and not candidates.all():
             found = estimate_rates(candidates.cpu().numpy(), logits=self.unseen.cpu().numpy())
@@ -209,18 +234,18 @@ class OOC(PRODEN):
         logits = forward_views(model, batch)
         probs = mean_softmax(logits)
         normal, closed, open_ = (mask[batch.index, None].to(probs) for mask in self.groups)
-        inside = disambiguate(probs, batch.candidates, self.temperature)  # line 11, Eq. (4)
+        of_normal = disambiguate(probs, batch.candidates, self.temperature)  # line 11, Eq. (4)
         others = ~batch.candidates if self.reverse else batch.candidates
-        outside = disambiguate(probs, others, self.temperature)  # line 12, Eq. (6)
-        random = self.random_targets(batch) if self.randomise else inside  # line 13, Eq. (8)
-        targets = normal * inside + closed * outside + open_ * random
+        of_closed = disambiguate(probs, others, self.temperature)  # line 12, Eq. (6)
+        of_open = self.random_targets(batch) if self.randomise else of_normal  # line 13, Eq. (8)
+        targets = normal * of_normal + closed * of_closed + open_ * of_open
         weights = normal + self.alpha * closed + self.beta * open_
         losses = soft_ce(logits, weights * targets).mean(0)  # line 14, Eq. (9)
         learning = self.given == "auto" and self.epoch < self.twin_epochs
         return losses + self.train_twins(batch) if learning else losses
 
     def train_twins(self, batch: Batch) -> Tensor:
-        """A loss with their gradients whose value is 0; keeps what they say of rows that they do not train on."""
+        """Compute a loss of value 0 with their gradients; store their outputs for unseen rows."""
         losses, outputs = self.twins(batch)
         epoch = self.epoch % self.warmup_epochs + 1
         mean = self.ensemble.warm(self.unseen[batch.index], outputs, epoch, self.warmup_epochs)
@@ -228,14 +253,31 @@ class OOC(PRODEN):
         return losses - losses.detach()
 
     def random_targets(self, batch: Batch) -> Tensor:
-        allowed = (
-            batch.candidates
-            if self.random_from == "candidates"
-            else torch.ones_like(batch.candidates)
-        )
+        """Draw random candidate sets as targets."""
+        if self.random_from == "candidates":
+            allowed = batch.candidates
+        else:
+            allowed = torch.ones_like(batch.candidates)
         return random_targets(batch.uniform(allowed.shape[1]), allowed)
 
 
 def warmup_epochs(warmup: float, epochs: int) -> int:
-    """Length of the warm-up in epochs: a number below 1 is a share of the training."""
+    """Compute the length of the warm-up in epochs.
+
+    Parameters
+    ----------
+    warmup : float
+        Epochs, or a share of the training if below 1.
+    epochs : int
+        Length of the training.
+
+    Returns
+    -------
+    int
+
+    Examples
+    --------
+    >>> warmup_epochs(0.1, 300), warmup_epochs(5, 300)
+    (30, 5)
+    """
     return int(warmup * epochs + 0.5) if warmup < 1 else int(warmup)

@@ -9,7 +9,7 @@ from candidly.scores import disambiguate
 
 
 class PRODEN(Method):
-    """Cross-entropy with a stored confidence, which each batch moves to the model's own probabilities."""
+    """Cross-entropy with a stored confidence, updated by the model's own probabilities."""
 
     confidence: Tensor
 
@@ -19,7 +19,6 @@ class PRODEN(Method):
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         logits = forward_views(model, batch)
         losses = soft_ce(logits, self.confidence[batch.index]).mean(0)
-        self.confidence[batch.index] = disambiguate(mean_softmax(logits), batch.candidates).to(
-            self.confidence
-        )
+        confidence = disambiguate(mean_softmax(logits), batch.candidates)
+        self.confidence[batch.index] = confidence.to(self.confidence)
         return losses

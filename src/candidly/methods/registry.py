@@ -1,4 +1,7 @@
-"""The methods by name: our own, and those of other packages (entry points of the group `candidly.methods`)."""
+"""The methods by name: built-in ones, and those of other packages.
+
+Other packages name their methods as entry points of the group `candidly.methods`.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ METHODS: dict[str, type[Method]] = {
 
 
 def add_methods(points: list[EntryPoint]) -> None:
-    """Add methods of other packages; one that cannot be used is reported by a warning and left out."""
+    """Add methods of other packages; skip those that cannot be used, with a warning."""
     for point in points:
         try:
             METHODS[point.name] = _load(point)

@@ -1,4 +1,4 @@
-"""Hyper-parameters by name, read from the signature of a method: for `--set name=value`, presets and the listing."""
+"""Settings of methods by name: for `--set name=value`, presets and the listing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,31 @@ WORDS = {
 def make_method(
     name: str, preset: str | None = None, settings: dict[str, Any] | None = None
 ) -> Method:
-    """A method by name, its preset overridden by settings; unknown names get a suggestion."""
+    """Make a method by name.
+
+    Parameters
+    ----------
+    name : str
+        A name of `METHODS`.
+    preset : str, optional
+        A name of the method's `PRESETS`.
+    settings : dict, optional
+        Settings that override those of the preset.
+
+    Returns
+    -------
+    Method
+
+    Raises
+    ------
+    InputError
+        If a name is unknown; the message suggests the closest one.
+
+    Examples
+    --------
+    >>> make_method("ooc", "robust", {"alpha": 0.5}).settings["open_score"]
+    'doubt'
+    """
     cls = METHODS[one_of(name, METHODS, "method")]
     chosen = dict(cls.PRESETS[one_of(preset, cls.PRESETS, f"preset of {name}")]) if preset else {}
     for key in settings or {}:
@@ -35,14 +59,32 @@ def make_method(
 
 
 def parse_settings(name: str, assignments: Iterable[str]) -> dict[str, Any]:
-    """`["alpha=0.5", "rates=0.1,0.2"]` as values of the types that the method's defaults have."""
+    """Parse assignments into values of the types that the method's defaults have.
+
+    Parameters
+    ----------
+    name : str
+        A name of `METHODS`.
+    assignments : iterable of str
+        Such as "alpha=0.5" or "rates=0.1,0.2".
+
+    Returns
+    -------
+    dict
+
+    Examples
+    --------
+    >>> parse_settings("ooc", ["alpha=0.5", "overlap=no"])
+    {'alpha': 0.5, 'overlap': False}
+    """
     allowed = defaults(METHODS[one_of(name, METHODS, "method")])
     parsed = {}
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
         if not equals:
+            example = next(iter(allowed), "name")
             raise InputError(
-                f"--set {assignment}: expected name=value, such as --set {next(iter(allowed), 'name')}=..."
+                f"--set {assignment}: expected name=value, such as --set {example}=..."
             )
         default = allowed[one_of(key.strip(), allowed, f"setting of {name}")]
         parsed[key.strip()] = parse_value(assignment, text.strip(), default)
@@ -50,7 +92,7 @@ def parse_settings(name: str, assignments: Iterable[str]) -> dict[str, Any]:
 
 
 def parse_value(assignment: str, text: str, default: Any) -> Any:
-    """`text` as a value of the type of `default`."""
+    """Parse a text as a value of the type of `default`; errors quote the assignment."""
     try:
         if isinstance(default, bool):
             return WORDS[text.lower()]
@@ -71,7 +113,7 @@ def parse_value(assignment: str, text: str, default: Any) -> Any:
 
 
 def show(value: Any) -> str:
-    """A default as it would be typed."""
+    """Write a default as a user would type it."""
     if isinstance(value, Rates):
         return f"{value.closed:g},{value.open:g}"
     return f"{value:.4g}" if isinstance(value, float) else str(value)

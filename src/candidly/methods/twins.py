@@ -1,4 +1,4 @@
-"""Outputs for rows that a net did not train on, of all rows, from a single training."""
+"""Outputs for rows that a net did not train on: for all rows, from a single training."""
 
 from __future__ import annotations
 
@@ -12,25 +12,40 @@ from candidly.methods.base import Batch
 
 
 class Twins(nn.Module):
-    """Two copies of the model, each trained on one half of the rows: what one says of the other's half is unbiased.
+    """Two copies of the model; each trains on one half of the rows and predicts the other half.
 
-    A net soon agrees with the candidates it trains on, right or wrong; how many are wrong only shows on other rows.
+    A net soon agrees with the candidates that it trains on, right or wrong. How many are wrong
+    shows only on rows that it has not seen.
+
+    Parameters
+    ----------
+    model : nn.Module
+    rows : int
+        Number of training examples.
+    rng : torch.Generator
+        Draws the halves.
     """
 
-    side: Tensor  # (n,): does the first train on the row?
+    # (n,): whether the first twin trains on the row
+    side: Tensor
 
     def __init__(self, model: nn.Module, rows: int, rng: torch.Generator) -> None:
         super().__init__()
-        self.first, self.second = copy.deepcopy(model), copy.deepcopy(model)
+        self.first = copy.deepcopy(model)
+        self.second = copy.deepcopy(model)
         self.register_buffer("side", torch.rand(rows, generator=rng) < 0.5)
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """(losses, unseen): for each row the loss of the twin that trains on it, and the logits of the other one."""
-        first, second, mine = (
-            self.first(batch.views[0]),
-            self.second(batch.views[0]),
-            self.side[batch.index, None],
-        )
-        return cc(torch.where(mine, first, second), batch.candidates), torch.where(
-            mine, second, first
-        ).detach()
+        """Compute the losses of the twins that train on the rows, and the logits of the others.
+
+        Returns
+        -------
+        losses : tensor (b,)
+        unseen : tensor (b, c)
+            Without gradient.
+        """
+        first = self.first(batch.views[0])
+        second = self.second(batch.views[0])
+        side = self.side[batch.index, None]
+        losses = cc(torch.where(side, first, second), batch.candidates)
+        return losses, torch.where(side, second, first).detach()

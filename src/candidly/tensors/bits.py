@@ -1,28 +1,45 @@
-"""A boolean matrix with eight entries a byte: what the candidates of every example cost while a training lasts."""
+"""A packed boolean matrix, eight entries per byte: candidates as they are stored in a training."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-BLOCK = 1 << 22  # entries packed together
+from candidly.blocks import row_blocks
+
+# Entries packed together
+PACKED_TOGETHER = 1 << 22
 
 
 class Bits:
-    """Packs a boolean matrix (n, c); rows come out as boolean tensors, by an index or a slice."""
+    """A packed boolean matrix (n, c); an index or a slice gives rows as a boolean tensor.
+
+    Parameters
+    ----------
+    dense : bool tensor (n, c)
+
+    Examples
+    --------
+    >>> import torch
+    >>> bits = Bits(torch.tensor([[True, False, True], [False, True, False]]))
+    >>> bits.packed
+    tensor([[5],
+            [2]], dtype=torch.uint8)
+    >>> bits[torch.tensor([1])]
+    tensor([[False,  True, False]])
+    """
 
     def __init__(self, dense: Tensor) -> None:
-        self.shape, self.device = dense.shape, dense.device
-        self.shift = torch.arange(8, dtype=torch.uint8, device=dense.device)
-        bytes_ = torch.arange(256, device=dense.device)[:, None]
-        self.table = (
-            (bytes_ >> self.shift & 1).byte().view(torch.int64)[:, 0]
-        )  # a byte's eight entries as one number
         n, c = dense.shape
+        self.shape = dense.shape
+        self.device = dense.device
+        self.shift = torch.arange(8, dtype=torch.uint8, device=dense.device)
+        # The eight entries of each byte, as one number of eight bytes
+        bytes_ = torch.arange(256, device=dense.device)[:, None]
+        self.table = (bytes_ >> self.shift & 1).byte().view(torch.int64)[:, 0]
         self.packed = torch.empty((n, -(-c // 8)), dtype=torch.uint8, device=dense.device)
-        step = max(1, BLOCK // c)
-        for packed, rows in zip(self.packed.split(step), dense.split(step), strict=True):
-            packed.copy_(self._pack(rows))
+        for rows in row_blocks(n, c, PACKED_TOGETHER):
+            self.packed[rows] = self._pack(dense[rows])
 
     def _pack(self, rows: Tensor) -> Tensor:
         padded = torch.nn.functional.pad(rows.byte(), (0, -rows.shape[1] % 8))

@@ -1,4 +1,4 @@
-"""One process or many: what the trainer and the methods need to know of the others. Identity in a single process."""
+"""Exchange between the processes of one training; with a single process nothing happens."""
 
 from __future__ import annotations
 
@@ -11,30 +11,65 @@ from torch import Tensor, nn
 
 
 def world() -> int:
-    """Number of processes that train together."""
+    """Give the number of processes that train together.
+
+    Returns
+    -------
+    int
+    """
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def rank() -> int:
-    """Number of this process, 0 for the one that writes files."""
+    """Give the number of this process; 0 is the one that writes files.
+
+    Returns
+    -------
+    int
+    """
     return dist.get_rank() if world() > 1 else 0
 
 
 def local_part(n: int) -> slice:
-    """The rows of a global batch of n that belong to this process."""
+    """Give the rows of a global batch that belong to this process.
+
+    Parameters
+    ----------
+    n : int
+        Size of the global batch.
+
+    Returns
+    -------
+    slice
+
+    Examples
+    --------
+    >>> local_part(8)
+    slice(0, 8, None)
+    """
     return slice(n * rank() // world(), n * (rank() + 1) // world())
 
 
 def gather(local: Tensor) -> Tensor:
-    """The parts of all processes as one global batch, differentiable."""
+    """Join the parts of all processes to one global batch, differentiably.
+
+    Parameters
+    ----------
+    local : tensor (b, ...)
+        The rows of this process, see `local_part`.
+
+    Returns
+    -------
+    tensor (n, ...)
+    """
     if world() == 1:
         return local
     n = torch.tensor(len(local), device=local.device)
     dist.all_reduce(n)
     part = local_part(int(n))
-    return _Sum.apply(
-        torch.cat([_zeros(local, part.start), local, _zeros(local, int(n) - part.stop)])
-    )
+    before = _zeros(local, part.start)
+    after = _zeros(local, int(n) - part.stop)
+    return _Sum.apply(torch.cat([before, local, after]))
 
 
 class _Sum(torch.autograd.Function):
@@ -56,14 +91,24 @@ def _summed(x: Tensor) -> Tensor:
 
 
 def share_state(module: nn.Module) -> None:
-    """Start all processes from the parameters and buffers of the first."""
+    """Copy parameters and buffers of the first process to all others.
+
+    Parameters
+    ----------
+    module : nn.Module
+    """
     if world() > 1:
         for tensor in module.state_dict().values():
             dist.broadcast(tensor, 0)
 
 
 def sum_gradients(module: nn.Module) -> None:
-    """Add up the gradients of all processes, in one message."""
+    """Add up the gradients of all processes, in one message.
+
+    Parameters
+    ----------
+    module : nn.Module
+    """
     if world() == 1:
         return
     gradients = [p.grad for p in module.parameters() if p.grad is not None]
@@ -74,7 +119,15 @@ def sum_gradients(module: nn.Module) -> None:
 
 
 def bring_together(states: Iterable[Tensor], mine: Tensor) -> None:
-    """Give every process the per-example states of all: a row comes from the process that trained on it (`mine`)."""
+    """Exchange per-example states: each row comes from the process that trained on it.
+
+    Parameters
+    ----------
+    states : iterable of tensors (n, ...)
+        Changed in place.
+    mine : bool tensor (n,)
+        The rows that this process trained on.
+    """
     if world() == 1:
         return
     for rows in states:
@@ -83,7 +136,12 @@ def bring_together(states: Iterable[Tensor], mine: Tensor) -> None:
 
 
 def average_buffers(model: nn.Module) -> None:
-    """Average floating-point buffers (batch-norm statistics) over the processes."""
+    """Average floating-point buffers, such as batch-norm statistics, over the processes.
+
+    Parameters
+    ----------
+    model : nn.Module
+    """
     if world() == 1:
         return
     for buffer in model.buffers():

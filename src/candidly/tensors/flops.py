@@ -1,4 +1,4 @@
-"""Arithmetic of a training, by torch's own counter: measured on the first batch of each kind of pass, then added up."""
+"""The arithmetic of a training, by torch's own counter."""
 
 from __future__ import annotations
 
@@ -9,15 +9,25 @@ from torch.utils.flop_counter import FlopCounterMode
 
 
 class FlopMeter:
-    """`total` floating-point operations so far; a multiplication and an addition count as two."""
+    """A count of floating-point operations; a multiplication and an addition count as two.
+
+    The first pass of each kind is measured; later ones are added in proportion to their examples.
+
+    Attributes
+    ----------
+    total : float
+        Operations so far.
+    each : dict
+        Operations per example, by kind of pass.
+    """
 
     def __init__(self) -> None:
         self.total = 0.0
-        self.each: dict[str, float] = {}  # per example, by kind of pass
+        self.each: dict[str, float] = {}
 
     @contextmanager
     def counting(self, kind: str, examples: int) -> Iterator[None]:
-        """Count a pass over some examples: by the counter the first time, by proportion afterwards."""
+        """Count a pass over some examples, inside a `with` block."""
         if kind in self.each or not examples:
             yield
         else:

@@ -1,8 +1,9 @@
-"""Networks. Any `nn.Module` that turns a batch of inputs into logits will do.
+"""Networks. Methods train any `nn.Module` that maps a batch of inputs to logits (n, c).
 
-A net may also offer `features(x)` and `head` (an `nn.Linear`), with `forward(x) == head(features(x))`; methods that
-embed examples then use the features, and fall back to the logits otherwise. And it may offer `prepare(x)`, which sees
-some examples before the training starts.
+A net may also have `features(x)` and `head` (an `nn.Linear`), with
+`forward(x) == head(features(x))`: methods that embed examples then use the features, otherwise the
+logits. And it may have `prepare(x)`, which the trainer calls with some examples before the training
+starts.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from candidly.errors import InputError
 
 
 class Net(nn.Module):
-    """Features, then a linear head."""
+    """A net of features and a linear head."""
 
     features: nn.Module
     head: nn.Linear
@@ -30,7 +31,19 @@ class Net(nn.Module):
 
 
 def embed(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
-    """(features, logits) of a batch by one forward pass; the logits stand in for missing features."""
+    """Compute features and logits of a batch in one forward pass.
+
+    Parameters
+    ----------
+    model : nn.Module
+    x : tensor (b, ...)
+
+    Returns
+    -------
+    features : tensor (b, d)
+        The logits, if the model has no features.
+    logits : tensor (b, c)
+    """
     if has_features(model):
         features = model.features(x)
         return features, model.head(features)
@@ -39,21 +52,64 @@ def embed(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def feature_width(model: nn.Module, n_classes: int) -> int:
-    """Width of what `embed` gives."""
+    """Give the width of the features that `embed` computes.
+
+    Parameters
+    ----------
+    model : nn.Module
+    n_classes : int
+
+    Returns
+    -------
+    int
+    """
     return model.head.in_features if has_features(model) else n_classes
 
 
 def has_features(model: nn.Module) -> TypeGuard[Net]:
+    """Check whether a model has `features` and a linear `head`.
+
+    Parameters
+    ----------
+    model : nn.Module
+
+    Returns
+    -------
+    bool
+    """
     return hasattr(model, "features") and isinstance(getattr(model, "head", None), nn.Linear)
 
 
-def laid_out(model: nn.Module, shape: Sequence[int]) -> nn.Module:
-    """Channels last for images: faster, and rounds differently, so that a saved net must have it too."""
-    return model.to(memory_format=torch.channels_last) if len(shape) == 3 else model  # type: ignore[call-overload]
+def channels_last(model: nn.Module, shape: Sequence[int]) -> nn.Module:
+    """Store the weights of a net for images with channels last.
+
+    This is faster and rounds differently, so that a loaded net needs it, too.
+
+    Parameters
+    ----------
+    model : nn.Module
+    shape : sequence of int
+        Shape of one input. Nets for tables are not changed.
+
+    Returns
+    -------
+    nn.Module
+        The same model.
+    """
+    if len(shape) != 3:
+        return model
+    return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
 class Linear(Net):
-    """A linear model on flattened inputs."""
+    """A linear model on flattened inputs.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        Shape of one input.
+    n_classes : int
+    """
 
     def __init__(self, shape: Sequence[int], n_classes: int) -> None:
         super().__init__()
@@ -62,71 +118,64 @@ class Linear(Net):
 
 
 class MLP(Net):
-    """Hidden layers with ReLU on flattened inputs, without batch norm."""
+    """Hidden layers with ReLU on flattened inputs, without batch norm.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        Shape of one input.
+    n_classes : int
+    width, depth : int
+        Width and number of the hidden layers.
+    """
 
     def __init__(
         self, shape: Sequence[int], n_classes: int, *, width: int = 256, depth: int = 2
     ) -> None:
         super().__init__()
         widths = [math.prod(shape), *[width] * depth]
-        layers = [
-            layer for a, b in itertools.pairwise(widths) for layer in (nn.Linear(a, b), nn.ReLU())
-        ]
+        layers: list[nn.Module] = []
+        for a, b in itertools.pairwise(widths):
+            layers += [nn.Linear(a, b), nn.ReLU()]
         self.features = nn.Sequential(nn.Flatten(), *layers)
         self.head = nn.Linear(widths[-1], n_classes)
 
 
-class SmallConv(Net):
-    """Three stages of two 3x3 convolutions with batch norm, each stage halving the size; at 32 px 77 MFLOP an image."""
-
-    def __init__(
-        self, shape: Sequence[int], n_classes: int, *, widths: tuple[int, int, int] = (48, 96, 192)
-    ) -> None:
-        super().__init__()
-        channels = [shape[0], *widths]
-        stages = [
-            layer
-            for a, b in itertools.pairwise(channels)
-            for layer in (
-                *conv_norm(a, b),
-                nn.ReLU(),
-                nn.MaxPool2d(2, ceil_mode=True),
-                *conv_norm(b, b),
-                nn.ReLU(),
-            )
-        ]
-        self.features = nn.Sequential(*stages, nn.AdaptiveMaxPool2d(1), nn.Flatten())
-        self.head = nn.Linear(widths[-1], n_classes)
-        kaiming(self)
-
-
 class FastConv(Net):
-    """Whitened 2x2 patches, then three stages of two 3x3 convolutions, each halving the size: 47 MFLOP at 32 px.
+    """Whitened 2x2 patches, then three stages of two 3x3 convolutions, each halving the size.
 
-    After airbench (Jordan, 2024): batch norm after pooling has a quarter of the work. It learns fastest at high rates:
-    lr=0.1 and weight_decay=0.005 on clean labels, 0.05 and 0.002 where some sets are wrong.
+    One image of 32 x 32 pixels costs 47 MFLOP. The design follows airbench (Jordan, 2024): batch
+    norm after pooling has a quarter of the work. It learns fastest at high rates: lr=0.1 and
+    weight_decay=0.005 on clean labels, 0.05 and 0.002 where some sets are wrong.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        (channels, height, width) of one image.
+    n_classes : int
+    widths : sequence of int
+        Channels of the stages.
     """
 
-    prepared: Tensor  # has it seen examples?
+    # Whether the first layer is fixed
+    prepared: Tensor
 
     def __init__(
         self, shape: Sequence[int], n_classes: int, *, widths: Sequence[int] = (32, 64, 128)
     ) -> None:
         super().__init__()
         if min(shape[1:]) < 2:
+            size = f"{shape[1]} x {shape[2]}"
             raise InputError(
-                f"net 'fastconv' takes images of at least 2 x 2 pixels, not {shape[1]} x {shape[2]}."
+                f"net 'fastconv' takes images of at least 2 x 2 pixels, not {size}. Use 'mlp'."
             )
         patches = 4 * shape[0]
         self.patches = nn.Conv2d(shape[0], 2 * patches, 2)
-        stages = [
-            layer
-            for a, b in itertools.pairwise([2 * patches, *widths])
-            for layer in (*pooled_conv(a, b), nn.ReLU(), *conv_norm(b, b), nn.ReLU())
-        ]
-        self.features = nn.Sequential(
-            self.patches, nn.ReLU(), *stages, nn.AdaptiveMaxPool2d(1), nn.Flatten()
-        )
+        stages: list[nn.Module] = []
+        for a, b in itertools.pairwise([2 * patches, *widths]):
+            stages += [*pooled_conv(a, b), nn.ReLU(), *conv_norm(b, b), nn.ReLU()]
+        ends = (nn.AdaptiveMaxPool2d(1), nn.Flatten())
+        self.features = nn.Sequential(self.patches, nn.ReLU(), *stages, *ends)
         self.head = nn.Linear(widths[-1], n_classes)
         kaiming(self)
         self.register_buffer("prepared", torch.tensor(False))
@@ -134,22 +183,36 @@ class FastConv(Net):
         self._set_patches(torch.cat([identity, -identity]).view_as(self.patches.weight))
 
     def prepare(self, x: Tensor) -> None:
-        """Fix the first layer, once."""
+        """Fix the first layer to the whitening filters of some images, unless it is fixed already.
+
+        Parameters
+        ----------
+        x : tensor (b, c, h, w)
+        """
         if not self.prepared:
             self._set_patches(whitening_filters(x))
             self.prepared.fill_(True)
 
     @torch.no_grad()
     def _set_patches(self, filters: Tensor) -> None:
-        self.patches.requires_grad_(False).weight.copy_(
-            filters
-        )  # a bias to learn would take a fifth of a step
+        # Without a gradient: a bias to learn would take a fifth of a step.
+        self.patches.requires_grad_(False).weight.copy_(filters)
         nn.init.zeros_(self.patches.bias)  # type: ignore[arg-type]
 
 
 @torch.no_grad()
 def whitening_filters(x: Tensor) -> Tensor:
-    """(8 channels, channels, 2, 2): principal components of 2x2 patches over their sizes, and their opposites."""
+    """Compute filters that whiten 2x2 patches, and their opposites.
+
+    Parameters
+    ----------
+    x : tensor (b, c, h, w)
+
+    Returns
+    -------
+    tensor (8 c, c, 2, 2)
+        Principal components, divided by their standard deviations.
+    """
     patches = nn.functional.unfold(x.contiguous(), 2).transpose(0, 1).flatten(1).double()
     variances, components = torch.linalg.eigh(patches @ patches.T / patches.shape[1])
     filters = components.T / (variances.clamp_min(0) + 5e-4).sqrt()[:, None]
@@ -162,41 +225,50 @@ class Residual(nn.Module):
     def __init__(self, a: int, b: int, stride: int) -> None:
         super().__init__()
         self.body = nn.Sequential(*conv_norm(a, b, stride=stride), nn.ReLU(), *conv_norm(b, b))
-        same = stride == 1 and a == b
-        self.shortcut = (
-            nn.Identity() if same else nn.Sequential(*conv_norm(a, b, stride=stride, size=1))
-        )
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or a != b:
+            self.shortcut = nn.Sequential(*conv_norm(a, b, stride=stride, size=1))
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.relu(self.body(x) + self.shortcut(x))
 
 
 class ResNet18(Net):
-    """The paper's network: ResNet-18 for 32 px, 3x3 stem of stride 1, no max-pool; 11.17 M parameters at 10 classes."""
+    """The paper's network: ResNet-18 for 32 px, with a 3x3 stem of stride 1 and no max-pool.
+
+    It has 11.17 million parameters for 10 classes.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        (channels, height, width) of one image.
+    n_classes : int
+    """
 
     def __init__(self, shape: Sequence[int], n_classes: int) -> None:
         super().__init__()
         plan = [(64, 64, 1), (64, 64, 1), (64, 128, 2), (128, 128, 1)]
         plan += [(128, 256, 2), (256, 256, 1), (256, 512, 2), (512, 512, 1)]
         stem = (*conv_norm(shape[0], 64), nn.ReLU())
-        self.features = nn.Sequential(
-            *stem, *(Residual(*p) for p in plan), nn.AdaptiveAvgPool2d(1), nn.Flatten()
-        )
+        blocks = (Residual(*p) for p in plan)
+        self.features = nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten())
         self.head = nn.Linear(512, n_classes)
         kaiming(self)
 
 
 def conv_norm(a: int, b: int, *, stride: int = 1, size: int = 3) -> tuple[nn.Module, nn.Module]:
+    """Make a convolution from a to b channels, and its batch norm."""
     return nn.Conv2d(a, b, size, stride, padding=size // 2, bias=False), nn.BatchNorm2d(b)
 
 
 def pooled_conv(a: int, b: int) -> tuple[nn.Module, nn.Module, nn.Module]:
+    """Make a convolution from a to b channels, a max-pool, and a batch norm."""
     convolution, norm = conv_norm(a, b)
     return convolution, nn.MaxPool2d(2, ceil_mode=True), norm
 
 
 def kaiming(net: nn.Module) -> None:
-    """Kaiming initialisation, fan-out, of all convolutions."""
+    """Initialise all convolutions by Kaiming's law, fan-out."""
     for module in net.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -204,7 +276,6 @@ def kaiming(net: nn.Module) -> None:
 
 NETS: dict[str, Callable[..., nn.Module]] = {
     "resnet18": ResNet18,
-    "conv": SmallConv,
     "fastconv": FastConv,
     "mlp": MLP,
     "linear": Linear,
@@ -214,11 +285,41 @@ NETS: dict[str, Callable[..., nn.Module]] = {
 def build_net(
     name: str, shape: Sequence[int], n_classes: int, *, seed: int = 0, **settings: Any
 ) -> nn.Module:
-    """A fresh net of `NETS` for inputs of `shape`, its weights drawn from `seed` alone."""
+    """Build a net by name.
+
+    Parameters
+    ----------
+    name : str
+        A name in `NETS`.
+    shape : sequence of int
+        Shape of one input: (channels, height, width) or (d,).
+    n_classes : int
+    seed : int
+        Decides the weights.
+    **settings
+        Further arguments of the net.
+
+    Returns
+    -------
+    nn.Module
+
+    Raises
+    ------
+    InputError
+        If the name is unknown or the net does not take inputs of this shape.
+
+    Examples
+    --------
+    >>> import torch
+    >>> net = build_net("mlp", (64,), 10, width=32)
+    >>> net(torch.zeros(2, 64)).shape
+    torch.Size([2, 10])
+    """
     one_of(name, NETS, "net")
-    if name in ("resnet18", "conv", "fastconv") and len(shape) != 3:
+    if name in ("resnet18", "fastconv") and len(shape) != 3:
         raise InputError(
-            f"net {name!r} takes images (channels, height, width), not inputs of shape {tuple(shape)}."
+            f"net {name!r} takes images (channels, height, width), not inputs of shape "
+            f"{tuple(shape)}. Use 'mlp' or 'linear' for tables."
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -1,0 +1,124 @@
+"""Checks of a training's inputs, before it starts, and of its model, after it ends."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from candidly.errors import InputError, TrainingError
+from candidly.kinds import Truth
+from candidly.methods.base import Method
+from candidly.sets import CandidateSets
+from candidly.tensors.views import Views
+from candidly.training.predictor import as_logits, evaluating, first_undefined
+from candidly.training.schemes import Scheme
+
+# Examples at least, if there are as many, whose outputs are checked after training
+CHECKED_OUTPUTS = 500
+
+
+def find_device(name: str) -> torch.device:
+    """Find a device by name.
+
+    Parameters
+    ----------
+    name : str
+        "auto" is a GPU if there is one; under `torchrun`, that of this process.
+
+    Returns
+    -------
+    torch.device
+
+    Raises
+    ------
+    InputError
+        If the device cannot be used.
+
+    Examples
+    --------
+    >>> find_device("cpu")
+    device(type='cpu')
+    """
+    if name == "auto":
+        name = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu"
+    try:
+        return torch.zeros(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).split("\n")[0]
+        raise InputError(
+            f"device {name!r} cannot be used here: {reason} Try 'auto' or 'cpu'."
+        ) from error
+
+
+def as_sets(candidates: Any) -> CandidateSets:
+    """Give candidate sets as they are, or make them."""
+    return candidates if isinstance(candidates, CandidateSets) else CandidateSets(candidates)
+
+
+def as_method(method: Method | str) -> Method:
+    """Give a method as it is, or make one by name, with its default settings."""
+    from candidly.methods.settings import make_method
+
+    if isinstance(method, str):
+        return make_method(method)
+    if not isinstance(method, Method):
+        raise InputError(
+            f"method={method!r}: expected a Method, such as METHODS['cc'](), or the name of one."
+        )
+    return method
+
+
+def check_lengths(n: int, sets: CandidateSets, truth: Truth | None) -> None:
+    """Check that there are as many candidate sets and true kinds as rows."""
+    if n != len(sets):
+        raise InputError(f"X has {n} rows, but there are {len(sets)} candidate sets.")
+    if truth is not None and len(truth.kinds) != n:
+        raise InputError(
+            f"X has {n} rows, but truth has {len(truth.kinds)}: is it that of these candidate sets?"
+        )
+
+
+def check_labels(X: Any, y: Any, n_classes: int) -> np.ndarray:
+    """Give test labels as class indices, after a check."""
+    labels = np.asarray(y)
+    if labels.shape != (len(X),) or labels.dtype.kind not in "iu":
+        raise InputError(
+            f"test labels are {labels.dtype} of shape {labels.shape}: expected {len(X)} class "
+            "indices; CandidateSets.index_of turns labels into indices."
+        )
+    if len(labels) and not 0 <= labels.min() <= labels.max() < n_classes:
+        raise InputError(
+            f"test labels reach from {labels.min()} to {labels.max()}: expected 0..{n_classes - 1}."
+        )
+    return labels
+
+
+def check_model(model: nn.Module, views: Views, n_classes: int) -> None:
+    """Check that a model returns one logit per class, by a pass over two examples."""
+    index = torch.arange(min(2, len(views)))
+    with evaluating(model):
+        logits = as_logits(model(views(index, "plain")), len(index))
+    if logits.shape[1] != n_classes:
+        raise InputError(
+            f"the model turns {len(index)} inputs into {tuple(logits.shape)}: expected {n_classes} "
+            "logits each, one per class."
+        )
+
+
+def check_outputs(model: nn.Module, views: Views, scheme: Scheme) -> None:
+    """Refuse a model whose last steps diverged while the mean loss of the epoch was finite."""
+    some = torch.arange(0, len(views), max(1, len(views) // CHECKED_OUTPUTS))
+    with evaluating(model):
+        row = first_undefined(model(views(some, "plain")))
+    if row is not None:
+        raise TrainingError(f"the outputs of the trained model are not finite: {advice(scheme)}")
+
+
+def advice(scheme: Scheme) -> str:
+    """Say what to do about a training that diverged."""
+    extremes = "look for extreme values in the inputs and the settings"
+    return f"training diverged. Try an lr below {scheme.lr:g}, or {extremes}."
