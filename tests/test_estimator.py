@@ -25,6 +25,7 @@ from candidly.bench.problems import digits, make_problem
 from candidly.errors import InputError
 from candidly.methods import METHODS
 from candidly.methods.base import defaults
+from candidly.tensors.mapped import MappedRows
 from candidly.tensors.nets import Linear
 from candidly.training import estimator
 
@@ -498,3 +499,28 @@ def test_images_of_floats_are_refused(shape):
         match=r"X has [34] dimensions, .*float64: expected uint8",
     ):
         quick().fit(np.zeros(shape), [0, 1] * 20)
+
+
+def test_a_memory_map_gives_the_same_numbers_and_is_not_read_at_once(tmp_path, monkeypatch):
+    """Folds, training, prediction and the audit's neighbours read a map batch by batch."""
+    rng = np.random.default_rng(0)
+    y = np.arange(12_000) % 3
+    X = (4 * np.eye(3)[y] + rng.normal(size=(12_000, 3))).astype(np.float32)
+    np.save(tmp_path / "X.npy", X)
+    mapped = np.load(tmp_path / "X.npy", mmap_mode="r")
+    read = []
+    whole = MappedRows.__getitem__
+
+    def spy(rows, key):
+        read.append(len(found := whole(rows, key)))
+        return found
+
+    monkeypatch.setattr(MappedRows, "__getitem__", spy)
+    monkeypatch.setattr("candidly.blocks.ENTRIES", 3 * 4000)
+    monkeypatch.setattr("candidly.training.loop.TOGETHER", 3 * 1000)
+    a, b = (quick("proden", epochs=1, batch_size=256) for _ in range(2))
+    in_memory, from_disk = a.fit_audit(X, y, cv=2), b.fit_audit(mapped, y, cv=2)
+    pd.testing.assert_frame_equal(in_memory.table, from_disk.table, check_exact=True)
+    np.testing.assert_array_equal(a.predict_proba(X), b.predict_proba(mapped))
+    assert read
+    assert max(read) <= 5000  # the sample that the mixture is fitted to

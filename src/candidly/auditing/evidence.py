@@ -136,7 +136,9 @@ def _in_order(values: Any, classes: list[Any], name: str) -> Any:
 
 
 def _numbers(values: Any, name: str) -> Any:
-    array = as_numpy(values)
+    # What has a shape but is not an array, such as rows of a memory map, is read when needed.
+    is_lazy = hasattr(values, "shape") and not hasattr(values, "__array__")
+    array = values if is_lazy else as_numpy(values)
     if array.dtype.kind not in "fiub":
         raise InputError(f"{name} is an array of {array.dtype}: expected numbers.")
     return array
@@ -336,7 +338,7 @@ def _votes(features: Any, index: NDArray[Any], reference: Reference) -> Floats:
 
 
 def _features(features: Any, rows: NDArray[Any]) -> Floats:
-    given = np.asarray(features[rows])
+    given = as_numpy(features[rows])
     with np.errstate(over="ignore"):
         X = given.astype(np.float32, copy=False)
     if not np.isfinite(X).all():

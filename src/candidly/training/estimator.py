@@ -345,15 +345,17 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         seed: int,
         rates: Any,
         label: str = "",
+        rows: np.ndarray | None = None,
     ) -> train.Fitted:
-        train.check_lengths(len(X), sets, None)
-        views = make_views(X, device=train.find_device(self.device))
+        """Train on all rows, or on those of a mask, which are not copied if X is a memory map."""
+        views = make_views(X, rows=rows, device=train.find_device(self.device))
+        train.check_lengths(len(views), sets, None)
         return train.fit(
             self._make_net(views.shape, sets.n_classes, seed),
             views,
             sets,
             self._make_method(rates),
-            scheme=self._make_scheme(X.shape),
+            scheme=self._make_scheme((len(views), *X.shape[1:])),
             seed=seed,
             label=label or self.method,
             progress=self.verbose,
@@ -375,12 +377,12 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         for part in range(parts):
             label = f"{self.method}, fold {part + 1} of {parts}"
             held_out = fold == part
-            fitted = self._train(X[~held_out], sets[~held_out], seed, rates, label)
-            logits[held_out] = fitted.predictor.logits(X[held_out])
+            fitted = self._train(X, sets[~held_out], seed, rates, label, rows=~held_out)
+            logits[held_out] = fitted.predictor.logits(X, rows=held_out)
             advance(f"{part + 1} of {parts} folds")
         return logits
 
-    def _neighbour_features(self, X: Any, table: np.ndarray) -> np.ndarray | None:
+    def _neighbour_features(self, X: Any, table: np.ndarray) -> Any:
         """The standardised table, in which near rows are evidence; None where nearness says little.
 
         Sparse tables count words, as a rule, and near in words is not near in meaning. Nor are
@@ -388,7 +390,8 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         """
         if table.ndim > 2 or sparse.issparse(X):
             return None
-        return make_views(table).data.numpy()
+        rows = make_views(table).data
+        return rows.numpy() if isinstance(rows, torch.Tensor) else rows
 
     def _calibration_logits(self, X: np.ndarray, sets: CandidateSets, seed: int) -> np.ndarray:
         """Logits of unseen rows, NaN for the others; of all rows if there are too few to split."""
