@@ -22,10 +22,11 @@ test-slow: $(STAMP)  ## Campaigns: timing ratios, kills, long runs
 .venv-lowest/.installed: pyproject.toml constraints.txt tools/lowest.py
 	$(PYTHON) -m venv --clear .venv-lowest
 	$(PYTHON) tools/lowest.py > .venv-lowest/constraints.txt
-	.venv-lowest/bin/pip install --quiet -c constraints.txt -c .venv-lowest/constraints.txt -e '.[dev]'
+	.venv-lowest/bin/pip install --quiet -c constraints.txt -c .venv-lowest/constraints.txt \
+		-e '.[dev]'
 	@touch $@
 
-test-lowest: .venv-lowest/.installed  ## The same tests with the lowest declared versions (torch excepted)
+test-lowest: .venv-lowest/.installed  ## The same tests with the lowest declared versions
 	OMP_NUM_THREADS=1 .venv-lowest/bin/pytest -n 1 -m "not slow"
 
 check: $(STAMP)  ## Style, types and directions of imports
@@ -38,10 +39,11 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(STAMP)  ## Speed, every part side by side with its bare cost: results/speed.json and results/speed.png
+bench: $(STAMP)  ## Speed of every part beside its bare cost: results/speed.json and speed.png
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev,rivals]'
 	$(BIN)/python benchmarks/all.py --out results
 
 clean:
-	rm -rf .venv .venv-lowest candidly-demo candidly-demo.partial build dist .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-lowest candidly-demo candidly-demo.partial build dist .hypothesis \
+		.pytest_cache .ruff_cache .mypy_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -11,7 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from candidly.cli.app import app
 from candidly.errors import InputError, RunBusyError, TrainingError
 from candidly.sets import CandidateSets
 from candidly.storage import atomic, provenance
@@ -504,6 +506,27 @@ def test_a_run_of_a_newer_format_is_refused(tmp_path, newer):
     ):
         with pytest.raises(InputError, match=message):
             read()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["report", "runs/run"],
+        ["export", "runs/run", "--out", "x.csv"],
+        ["predict", "runs/run", "a.csv", "--out", "x.csv"],
+        ["bench", "show", "table1", "--scale", "digits", "--out", "runs"],
+        ["bench", "export", "x.jsonl", "--out", "runs"],
+    ],
+)
+def test_commands_refuse_a_newer_format(tmp_path, monkeypatch, arguments):
+    monkeypatch.chdir(tmp_path)
+    with writing("runs/run", {"job": "fit"}) as run:
+        (run.folder / "result.json").write_text("{}")
+    edit_note(tmp_path / "runs" / "run", format=2)
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 2
+    assert "(format 2; this one reads 1): upgrade candidly." in done.output
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 
 
 def test_an_unfinished_run_of_a_newer_format_is_not_resumed(tmp_path):
