@@ -253,15 +253,15 @@ def _members(sets: CandidateSets, rows: Any) -> Members:
 
 
 def _check_values(index: NDArray[Any], values: Floats, total: Floats, top: Floats | None) -> None:
-    """Refuse NaN, infinities, logits beyond float32 and what is no probability, with the row."""
+    """Refuse NaN, infinities, logits beyond float32 and rows that are not probabilities."""
     name, bad = "probs", ~np.isfinite(total)
     if top is not None:
         name, bad = "logits", bad | (np.abs(top) > np.finfo(np.float32).max)
     if bad.any():
         at = int(bad.argmax())
         raise InputError(
-            f"{name}, row {index[at]}: {show_row(values[at])} are not all finite numbers of at most "
-            "3.4e38 (float32). Did training diverge?"
+            f"{name}, row {index[at]}: {show_row(values[at])} are not all finite numbers of at "
+            "most 3.4e38 (float32). Did training diverge?"
         )
     if top is not None:
         return
