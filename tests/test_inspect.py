@@ -66,7 +66,9 @@ def test_facts(path):
         "shape": None,
         "missing": NONE,
     }
-    assert collect_facts(read_file(path))["full_sets"] == 1, "without a class list there are six classes"
+    assert collect_facts(read_file(path))["full_sets"] == 1, (
+        "without a class list there are six classes"
+    )
 
 
 def test_the_command_tells_it(path):
@@ -146,7 +148,9 @@ def test_what_fit_would_refuse_or_fill_is_told(tmp_path):
         "2 rows lack a value (x 2, colour 1): `fit` takes the mean of a number, and a category of its own"
         in text
     )
-    assert collect_facts(read_file(path, sep=","))["joined_names"] == [{"label": "cat/dog", "sep": "/"}]
+    assert collect_facts(read_file(path, sep=","))["joined_names"] == [
+        {"label": "cat/dog", "sep": "/"}
+    ]
     path.write_text("candidates,x\ncat,1\n")
     text = run(path, "--sep", ";", "--labels", "candidates").stdout
     assert "a.csv: csv, 1 row, 1 class\n" in text
