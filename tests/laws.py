@@ -1,4 +1,4 @@
-"""Laws that every method must keep, as functions of its class. `test_methods.py` holds the whole registry to them."""
+"""Laws of every method, as functions of its name; `test_methods.py` checks the whole registry."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def law_resume_equals_uninterrupted(name, folder):
 
 
 def interrupt_after(epochs, path, name, scheme):
-    """Train until `epochs` epochs are saved, then as if Ctrl-C had been pressed."""
+    """Train until `epochs` epochs are saved, then stop as Ctrl-C does."""
 
     class Impatient(Run):
         def add_metrics(self, row):
@@ -133,16 +133,14 @@ def interrupt_after(epochs, path, name, scheme):
 
 
 def law_relabelling_permutes_outputs(name):
-    """Train with the classes in another order, and the head's rows with them: the logits are permuted, no more."""
+    """With the classes and the rows of the head in another order, only the logits are permuted."""
     order = torch.tensor([2, 0, 3, 1])
     results = []
     for columns in (torch.arange(C), order):
         candidates = torch.as_tensor(table()[1].dense())[:, columns]
         model = build_net("mlp", (D,), C, seed=1)
-        model.head.weight.data, model.head.bias.data = (
-            model.head.weight.data[columns],
-            model.head.bias.data[columns],
-        )
+        model.head.weight.data = model.head.weight.data[columns]
+        model.head.bias.data = model.head.bias.data[columns]
         torch.manual_seed(0)
         method = make(name)
         method.epochs = 4
@@ -174,7 +172,7 @@ def law_full_sets_never_give_nan(name):
 
 
 def law_two_processes_equal_one(names):
-    """In double precision: each row's state, buffers, weights and losses agree with those of a single process."""
+    """In double precision: states, buffers, weights and losses agree with those of one process."""
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(_worker, (names, METHODS, folder), nprocs=2)
         for name in names:

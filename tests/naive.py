@@ -1,4 +1,4 @@
-"""Slow transcriptions of the formulas, one example and one label at a time, to hold the fast code against."""
+"""Slow transcriptions of the formulas, one example and one label at a time, for comparison."""
 
 import math
 
@@ -59,7 +59,8 @@ def select(margin, open_scores, n_closed, n_open, overlap):
     return set(rest) - closed, closed, opened
 
 
-# The whole method (docs/method.md), one example at a time. Nothing below is taken from the source of `candidly`.
+# The whole method (docs/method.md), one example at a time. Nothing below is taken from the source
+# of `candidly`.
 
 AUTHORS = {  # "the released program's behaviour without its bugs"
     "warmup": 8,
@@ -77,7 +78,7 @@ AUTHORS = {  # "the released program's behaviour without its bugs"
     "LD": True,
     "RLD": True,
     "RCG": True,
-    "told": None,  # a selection to be used instead of the ranking: the oracle
+    "selection": None,  # to use instead of the ranking: the oracle
 }
 
 
@@ -91,7 +92,7 @@ def uniform_target(cand):
 
 
 def random_target(u, allowed):
-    """Eq. (8): labels whose number is below 1/2; if there is none, the label with the least number."""
+    """Eq. (8): labels whose number is below 1/2; if there is none, that of the least number."""
     drawn = [j for j in range(len(u)) if allowed[j] and u[j] < 0.5]
     drawn = drawn or [min((j for j in range(len(u)) if allowed[j]), key=lambda j: u[j])]
     return [1 / len(drawn) if j in drawn else 0.0 for j in range(len(u))]
@@ -119,19 +120,19 @@ def score(logits, cand, losses, open_score):
 
 
 def ooc_loss(views, cand, u, groups, s):
-    """Eq. (9) for one example of the main phase; `groups`: is it normal, closed, open. Returns (loss, its target)."""
+    """Eq. (9) for one example of the main phase: (loss, its target).
+
+    `groups`: is it normal, closed, open?
+    """
     probs = mean_softmax(views)
     normal = disambiguate(probs, cand, s["T"])
     closed = disambiguate(probs, [not y for y in cand], s["T"]) if s["RLD"] else normal
-    opened = (
-        random_target(u, cand if s["random_from"] == "candidates" else [True] * len(cand))
-        if s["RCG"]
-        else normal
-    )
-    weight, target = 0.0, [0.0] * len(cand)
-    for member, w, t in zip(
-        groups, (1.0, s["alpha"], s["beta"]), (normal, closed, opened), strict=True
-    ):
+    allowed = cand if s["random_from"] == "candidates" else [True] * len(cand)
+    opened = random_target(u, allowed) if s["RCG"] else normal
+    weight = 0.0
+    target = [0.0] * len(cand)
+    weights = (1.0, s["alpha"], s["beta"])
+    for member, w, t in zip(groups, weights, (normal, closed, opened), strict=True):
         if member:  # the authors sum the targets first, then weigh
             weight += w
             target = [a + b for a, b in zip(target, t, strict=True)]
@@ -140,18 +141,21 @@ def ooc_loss(views, cand, u, groups, s):
 
 
 def out_of_candidate(cand, plain, script, batches, uniforms, counts, **settings):
-    """Train by hand, epoch by epoch: yields (average, selection, losses of each batch, targets, confidence).
+    """Train by hand, epoch by epoch.
 
-    `plain[e][i]`: logits of row i evaluated before epoch e, which is after e epochs; `script[e][v][i]`: those of its
-    view v while training; `batches[e]`: lists of rows; `uniforms[e][i]`: its random numbers; `counts`: (closed, open).
+    Yields (average, selection, losses of each batch, targets, confidence). `plain[e][i]`: logits of
+    row i evaluated before epoch e, which is after e epochs; `script[e][v][i]`: those of its view v
+    while training; `batches[e]`: lists of rows; `uniforms[e][i]`: its random numbers; `counts`:
+    (closed, open).
     """
     s = {**AUTHORS, **settings}
-    n, confidence, average = len(cand), [uniform_target(y) for y in cand], None
+    n = len(cand)
+    confidence = [uniform_target(y) for y in cand]
+    average = None
     for epoch, views in enumerate(script):
         output = plain[epoch]
-        if (
-            epoch == s["warmup"]
-        ):  # an epoch's output is the one after it; without a warm-up, the first there is
+        # An epoch's output is the one after it; without a warm-up, the first there is
+        if epoch == s["warmup"]:
             recent = plain[1 : epoch + 1][-s["window"] :] or [output]
             average = [
                 [sum(v) / len(recent) for v in zip(*row, strict=True)]
@@ -166,7 +170,7 @@ def out_of_candidate(cand, plain, script, batches, uniforms, counts, **settings)
         scores = [score(output[i], cand[i], s["losses"], s["open_score"]) for i in range(n)]
         grown = min(1, (epoch - s["warmup"] + 1) / (s["ramp"] + 1)) if epoch >= s["warmup"] else 1
         wanted = [int(grown * count + 0.5) for count in counts]
-        selection = s["told"] or select(*zip(*scores, strict=True), *wanted, s["overlap"])
+        selection = s["selection"] or select(*zip(*scores, strict=True), *wanted, s["overlap"])
         losses, targets = [], {}
         for rows in batches[epoch]:
             losses.append([])

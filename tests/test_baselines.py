@@ -1,7 +1,7 @@
-"""The six compared methods: values by hand, and every batch against a loop over examples and classes.
+"""The six compared methods: values by hand, and every batch against a loop over examples.
 
-The loops are written from the formulas in docs/methods.md, not from the source. Where a method needs
-no features, the model is the identity: the views are the logits.
+The loops are written from the formulas in docs/methods.md, not from the source. Where a method
+needs no features, the model is the identity: the views are the logits.
 """
 
 import copy
@@ -75,7 +75,8 @@ def shares(p, labels):
     return [p[j] / total if j in labels else 0.0 for j in range(len(p))]
 
 
-# One example of one batch: stored w, logits of each view, candidates (indices), epoch -> its loss and its new w.
+# One example of one batch: (stored w, logits of each view, candidates as indices, epoch) -> its
+# loss and its new w.
 
 
 def naive_cc(w, views, Y, epoch, epochs):
@@ -245,9 +246,8 @@ def test_cavl_takes_the_largest_activation_value_not_the_largest_logit():
     g = torch.tensor([[0.9, 0.5, -3.0], [1.0, 0.1, -1.0], [0.5, 0.9, 9.0], [-2.0, 3.0, -1.0]])
     got = method.loss(nn.Identity(), batch(range(4), [g], candidates))
     close(got[0], -g[0].log_softmax(0).mean())
-    close(
-        method.confidence, [[0, 1, 0], [0, 1, 0], [1, 0, 0], [0, 0, 1]]
-    )  # .25 > .09; .09 > 0; 9 is no candidate
+    # .25 > .09; .09 > 0; 9 is no candidate
+    close(method.confidence, [[0, 1, 0], [0, 1, 0], [1, 0, 0], [0, 0, 1]])
     close(
         method.loss(nn.Identity(), batch([0], [g[:1]], candidates)),
         [-g[0].log_softmax(0)[1].item()],
@@ -266,10 +266,8 @@ def test_cavl_official_mask_picks_a_non_candidate_when_all_candidates_are_negati
 def test_cavl_takes_the_mean_logits_of_the_views():
     candidates = mask("11")
     method = start(CAVL(), candidates)
-    views = (
-        torch.tensor([[3.0, 0.5]]),
-        torch.tensor([[-1.0, 0.5]]),
-    )  # mean 1: value 0; mean value of (6, -2): 2
+    # Mean 1: value 0; mean value of (6, -2): 2
+    views = (torch.tensor([[3.0, 0.5]]), torch.tensor([[-1.0, 0.5]]))
     method.loss(nn.Identity(), batch([0], views, candidates))
     close(method.confidence, [[0, 1]])
 
@@ -409,9 +407,8 @@ def test_pico_prototypes_move_example_by_example_and_are_normalised_once():
     method = bare_pico(candidates, prototype_momentum=0.5)
     method.loss(nn.Identity(), batch([0, 1], [unit(0, 90)] * 2, candidates))
     r5 = math.sqrt(5)
-    close(
-        method.prototypes, [[1 / r5, 2 / r5], [0, 0]]
-    )  # (.25, .5), normalised; an unseen class stays at 0
+    # (.25, .5), normalised; an unseen class stays at 0
+    close(method.prototypes, [[1 / r5, 2 / r5], [0, 0]])
     method.loss(nn.Identity(), batch([2], [unit(180)] * 2, candidates))
     close(method.prototypes, [[1 / r5, 2 / r5], [-1, 0]])
 
@@ -419,10 +416,8 @@ def test_pico_prototypes_move_example_by_example_and_are_normalised_once():
 def test_pico_prototypes_follow_the_first_view_and_the_best_candidate():
     candidates = mask("110")
     method = bare_pico(candidates)
-    views = (
-        torch.tensor([[0.0, 3.0, 4.0]]),
-        torch.tensor([[1.0, 0.0, 0.0]]),
-    )  # best candidate 1; view 2 would say 0
+    # Best candidate 1; view 2 would say 0
+    views = (torch.tensor([[0.0, 3.0, 4.0]]), torch.tensor([[1.0, 0.0, 0.0]]))
     method.loss(nn.Identity(), batch([0], views, candidates))
     close(method.prototypes, [[0, 0, 0], [0, 0.6, 0.8], [0, 0, 0]])
     assert method.queue_labels[:2].tolist() == [1, -1]
@@ -431,9 +426,8 @@ def test_pico_prototypes_follow_the_first_view_and_the_best_candidate():
 
 def test_pico_confidence_meets_the_old_prototypes_and_the_loss_the_new_confidence():
     candidates = mask("11", "11")
-    method = bare_pico(
-        candidates, contrast=0.0, prototype_momentum=0.0, epoch=4
-    )  # phi .95 - .15 * .4
+    # phi = .95 - .15 * .4
+    method = bare_pico(candidates, contrast=0.0, prototype_momentum=0.0, epoch=4)
     method.prototypes.copy_(unit(90, 0))
     q = unit(10, 80)  # pseudo-labels 0, 1: the new prototypes would give classes 0, 1
     got = method.loss(nn.Identity(), batch([0, 1], [q, q], candidates))
@@ -483,9 +477,8 @@ def contrast(method, index, q, k, candidates):
 def test_pico_moco_by_hand():
     candidates = mask("10", "10", "01")
     method = bare_pico(candidates, epoch=0, queue_size=3, temperature=0.5)
-    close(
-        contrast(method, [0, 1], unit(0, 90), unit(60, 90), candidates), [0, 0]
-    )  # an empty queue: nothing to contrast
+    # An empty queue: nothing to contrast
+    close(contrast(method, [0, 1], unit(0, 90), unit(60, 90), candidates), [0, 0])
     got = contrast(method, [2], unit(90), unit(180), candidates)  # own key 0; queue sqrt(3)/2 and 1
     close(got, [math.log(1 + math.exp(math.sqrt(3)) + math.exp(2))])
 
@@ -494,7 +487,8 @@ def test_pico_contrast_by_hand():
     candidates = mask("10", "10", "01")
     method = bare_pico(candidates, queue_size=4, temperature=0.5)
     got = contrast(method, [0, 2], unit(0, 90), unit(60, 90), candidates)
-    # anchor 0: contrasts q1 (0), k0 (1/2), k1 (0), positive k0; anchor 1: q0 (0), k0 (sqrt(3)/2), k1 (1), positive k1
+    # Anchor 0: contrasts q1 (0), k0 (1/2), k1 (0), positive k0
+    # Anchor 1: contrasts q0 (0), k0 (sqrt(3)/2), k1 (1), positive k1
     r3 = math.sqrt(3)
     first = -1 + math.log(1 + math.e + 1)
     close(got, [first, -2 + math.log(1 + math.exp(r3) + math.exp(2))])
@@ -563,7 +557,7 @@ def test_pico_keys_move_before_their_forward():
 
 
 class NaivePiCO:
-    """PiCO one example at a time; the queue is a bounded list, so that an unfilled slot does not exist."""
+    """PiCO one example at a time; the queue is a bounded list, without unfilled slots."""
 
     def __init__(self, method, model, candidates, epochs):
         self.m, self.epochs = method, epochs

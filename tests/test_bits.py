@@ -1,4 +1,4 @@
-"""Packed boolean matrices: what goes in comes out."""
+"""Packed boolean matrices."""
 
 import pytest
 import torch

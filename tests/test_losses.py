@@ -41,9 +41,8 @@ def by_loop(formula, *arrays):
 
 
 def test_soft_ce_by_hand():
-    targets = torch.tensor(
-        [[0.5, 0.0, 0.5], [0.0, 1.0, 0.0], [2.0, 0.0, 1.0]]
-    )  # the last one sums to 3
+    # The last one sums to 3
+    targets = torch.tensor([[0.5, 0.0, 0.5], [0.0, 1.0, 0.0], [2.0, 0.0, 1.0]])
     close(
         losses.soft_ce(P.log() + 7, targets), [-math.log(0.1) / 2, -math.log(0.1), 5 * math.log(2)]
     )
@@ -78,16 +77,14 @@ def test_supcon_by_hand():
     q = torch.tensor([[1.0, 0.0]])
     keys = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, -1.0]])
     labels, own = torch.tensor([7]), torch.tensor([0])
-    total = math.log(
-        1 + math.exp(-2) + 1
-    )  # cosines 0, -1 and 0 at temperature 0.5; the anchor itself does not count
+    # Cosines 0, -1 and 0 at temperature 0.5; the anchor itself does not count
+    total = math.log(1 + math.exp(-2) + 1)
     close(
         losses.supcon(q, labels, [(keys, torch.tensor([7, 7, 7, 0]))], own, 0.5),
         [(total + (total + 2)) / 2],
     )
-    close(
-        losses.supcon(q, labels, [(keys, torch.tensor([7, 1, 2, 0]))], own, 0.5), [0]
-    )  # no positives
+    # No positives
+    close(losses.supcon(q, labels, [(keys, torch.tensor([7, 1, 2, 0]))], own, 0.5), [0])
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -154,11 +151,9 @@ def test_supcon_equals_the_naive_loop(seed):
 
 def test_supcon_of_one_anchor_alone_in_its_group():
     q = torch.tensor([[1.0, 0.0]], requires_grad=True)
-    keys, same, other = (
-        torch.tensor([[0.0, 1.0], [1.0, 0.0]]),
-        torch.tensor([3]),
-        torch.tensor([3, 4]),
-    )
+    keys = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
+    same = torch.tensor([3])
+    other = torch.tensor([3, 4])
     loss = losses.supcon(
         q, same, [(q, same), (keys, other), (keys[:0], other[:0])], torch.tensor([0]), 0.5
     )

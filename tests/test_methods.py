@@ -1,4 +1,4 @@
-"""The shared laws, over the registry; and a new method of ten lines that keeps them without any other change."""
+"""The shared laws, over the registry; and a new method of ten lines that keeps them."""
 
 import os
 import subprocess
@@ -28,7 +28,7 @@ LAWS = [
 
 
 class Tempered(Method):
-    """A new method in ten lines: the mass on the candidates, at a temperature that falls during training."""
+    """The mass on the candidates, at a temperature that falls during training."""
 
     def __init__(self, *, start: float = 2.0) -> None:
         super().__init__()
@@ -221,7 +221,8 @@ def test_a_method_of_another_package_works_everywhere(other_package, tmp_path):
     )
     assert "| halves | nothing |" in table
     code = (
-        "from candidly import PartialLabelClassifier as C; m = C('halves', weight=0.75, epochs=1, calibrate=0);"
+        "from candidly import PartialLabelClassifier as C;"
+        "m = C('halves', weight=0.75, epochs=1, calibrate=0);"
         "print(m.fit([[0.0], [1.0]] * 10, ['a', 'b'] * 10).get_params()['weight'])"
     )
     assert python("-c", code) == "0.75\n"

@@ -1,4 +1,4 @@
-"""OOC against the method as docs/method.md states it (`naive.out_of_candidate`), by hand, and against PRODEN."""
+"""OOC against the method as in docs/method.md (`naive.out_of_candidate`), by hand, and PRODEN."""
 
 from itertools import count
 
@@ -19,11 +19,10 @@ from candidly.scores import OPEN_SCORES
 from candidly.sets import CandidateSets
 from candidly.training.trainer import fit
 
-N, C, EPOCHS = (
-    40,
-    4,
-    12,
-)  # driven by hand, of a training of 80 epochs: its warm-up of 0.1 is 8 epochs
+# Driven by hand, of a training of 80 epochs: its warm-up of 0.1 is 8 epochs
+N = 40
+C = 4
+EPOCHS = 12
 COUNTS = CLOSED, OPEN = 9, 12
 RATES = Rates(CLOSED / N, OPEN / N)
 
@@ -63,7 +62,7 @@ OTHERS = [  # settings of OOC, and the same in the words of the naive version
 
 @pytest.fixture(autouse=True)
 def _double_precision(request):
-    """All but the real trainings compute in double precision, so that rankings and losses can be compared closely."""
+    """All but the real trainings use double precision, so that results can be compared closely."""
     torch.set_default_dtype(
         torch.float32 if "single_precision" in request.fixturenames else torch.float64
     )
@@ -77,21 +76,20 @@ def single_precision():
 
 
 class Script(nn.Module):
-    """A model that answers as it is told: its input is (view, row), and the epoch is set from outside."""
+    """A model with given outputs: its input is (view, row), and the epoch is set from outside."""
 
     def __init__(self, logits):
         super().__init__()
-        self.logits, self.epoch = (
-            nn.Parameter(torch.tensor(logits)),
-            0,
-        )  # (epochs, views, rows, classes)
+        # (epochs, views, rows, classes)
+        self.logits = nn.Parameter(torch.tensor(logits))
+        self.epoch = 0
 
     def forward(self, x):
         return self.logits[self.epoch, x[:, 0], x[:, 1]]
 
 
 class Story:
-    """Everything that a training depends on, made up: candidates, outputs, batches and random numbers."""
+    """All that a training depends on, made up: candidates, outputs, batches, random numbers."""
 
     def __init__(self, views=2, seed=0):
         rng = np.random.default_rng(seed)
@@ -108,9 +106,8 @@ class Story:
         self.model = Script(self.logits)
 
     def batch(self, epoch, rows):
-        numbers = iter(
-            [torch.tensor(self.uniforms[epoch][rows])]
-        )  # one draw: a second one would fail
+        # One draw: a second one would fail
+        numbers = iter([torch.tensor(self.uniforms[epoch][rows])])
 
         def uniform(width):
             assert width == C
@@ -124,8 +121,8 @@ class Story:
             uniform=uniform,
         )
 
-    def tell(self, method, epochs=range(EPOCHS), predict_all=None):
-        """Drive a method as the trainer does: yields (losses of each batch, gradient by the logits) of each epoch."""
+    def drive(self, method, epochs=range(EPOCHS), predict_all=None):
+        """Drive a method like the trainer: yield (losses of each batch, gradient) of each epoch."""
         for epoch in epochs:
             self.model.epoch, self.model.logits.grad = epoch, None
             method.epoch_start(epoch, predict_all or (lambda e=epoch: torch.tensor(self.plain[e])))
@@ -161,10 +158,10 @@ def groups(selection):
 
 
 def agree(method, story, **settings):
-    """Losses, gradients, confidences, averages and selections of all epochs are those of the naive version."""
-    told = story.tell(started(method, story))
+    """Losses, gradients and states of all epochs are those of the naive version."""
+    epochs = story.drive(started(method, story))
     warmup = settings.get("warmup", naive.AUTHORS["warmup"])
-    for epoch, got, expected in zip(count(), told, story.naive(**settings), strict=False):
+    for epoch, got, expected in zip(count(), epochs, story.naive(**settings), strict=False):
         average, selection, losses, targets, confidence = expected
         for a, b in zip(got[0], losses, strict=True):
             np.testing.assert_allclose(a.detach(), b, rtol=1e-9, atol=1e-12)
@@ -173,7 +170,7 @@ def agree(method, story, **settings):
         if not settings.get("LD", True):
             assert method.selection is None
             continue
-        if epoch >= warmup and "told" not in settings:
+        if epoch >= warmup and "selection" not in settings:
             np.testing.assert_allclose(method.average, average, rtol=1e-9)
         if epoch > 0 or warmup == 0:  # before a warm-up there is nothing to select by
             assert groups(method.selection) == selection
@@ -217,15 +214,14 @@ def test_the_story_visits_every_case():
         for s in (PRESETS["paper"], PRESETS["robust"], ABLATIONS["w/o WCE"])
     )
     assert len({*map(str, (recursive, robust, mean, (normal, closed, opened)))}) == 4
-    assert any(
-        min(u[y]) >= 0.5 for u, y in zip(story.uniforms[-1], story.cand, strict=True)
-    )  # nothing drawn
+    # Nothing drawn
+    assert any(min(u[y]) >= 0.5 for u, y in zip(story.uniforms[-1], story.cand, strict=True))
 
 
 def test_without_label_disambiguation_nothing_is_evaluated():
     story = Story()
     method = started(OOC(rates=RATES, **OOC.ABLATIONS["w/o LD"]), story)
-    for _ in story.tell(
+    for _ in story.drive(
         method, predict_all=lambda: pytest.fail("evaluated for an unused selection")
     ):
         assert method.selection is None
@@ -234,20 +230,20 @@ def test_without_label_disambiguation_nothing_is_evaluated():
 def test_the_confidence_rests_after_the_warm_up():
     story = Story()
     method = started(OOC(rates=RATES), story)
-    kept = [method.confidence.clone() for _ in story.tell(method)]
-    assert not torch.equal(kept[6], kept[7])
-    assert all(torch.equal(kept[7], later) for later in kept[8:])
+    stored = [method.confidence.clone() for _ in story.drive(method)]
+    assert not torch.equal(stored[6], stored[7])
+    assert all(torch.equal(stored[7], later) for later in stored[8:])
 
 
 @pytest.mark.parametrize("preset", [None, *PRESETS])
 def test_a_method_goes_on_from_its_state(preset):
     story, settings = Story(), OOC.PRESETS.get(preset, {})
     first, second = (started(OOC(rates=RATES, **settings), story) for _ in range(2))
-    *_, (whole, _) = story.tell(first)
+    *_, (whole, _) = story.drive(first)
     stopped = started(OOC(rates=RATES, **settings), story)
-    list(story.tell(stopped, range(10)))
+    list(story.drive(stopped, range(10)))
     second.load_state_dict(stopped.state_dict())
-    *_, (resumed, _) = story.tell(second, range(10, EPOCHS))
+    *_, (resumed, _) = story.drive(second, range(10, EPOCHS))
     assert torch.equal(torch.cat(whole), torch.cat(resumed))
 
 
@@ -258,26 +254,26 @@ def test_a_method_goes_on_from_its_state(preset):
 #   row 3 [0 1]  p = .3  .1  .4  .2    margin  ln(.3/.4) = -0.29   surprise -ln(.3 * .4)   = 2.12
 PROBS = [[0.7, 0.1, 0.1, 0.1], [0.1, 0.7, 0.1, 0.1], [0.25] * 4, [0.3, 0.1, 0.4, 0.2]]
 BY_HAND = {
-    # One closed, one open, two normal. Authors: normal 0 and 2, closed 1, open 2, and 3 in no set. T = 1/2: squares.
-    #   row 0: targets .49, .01 over .50:        .98 * -ln .7 + .02 * -ln .1                       = 0.395593
-    #   row 1: .49, .01, .01 over .51:           (.49 * -ln .7 + .02 * -ln .1) / .51               = 0.432985
-    #   row 2: halves on {0, 1}, and on {1, 3}, drawn as .4 and .1 are below 1/2: 1.1 * (ln 4 + ln 4) = 3.049848
+    # One closed, one open, two normal. Authors: normal 0 and 2, closed 1, open 2, and 3 in no set.
+    # T = 1/2: squares.
+    #   row 0: targets .49, .01 over .50:     .98 * -ln .7 + .02 * -ln .1          = 0.395593
+    #   row 1: .49, .01, .01 over .51:        (.49 * -ln .7 + .02 * -ln .1) / .51  = 0.432985
+    #   row 2: halves on {0, 1} and {1, 3}:   1.1 * (ln 4 + ln 4)                  = 3.049848
+    #          (1 and 3 are drawn: .4 and .1 are below 1/2)
     None: ({0, 2}, {1}, {2}, [0.395593, 0.432985, 3.049848, 0.0], 0.969607),
     # Paper: open 2, then closed 1, the rest normal. T = 1.
-    #   row 0: .7, .1 over .8:                   (.7 * -ln .7 + .1 * -ln .1) / .8                  = 0.599914
-    #   row 1: .7, .1, .1 over .9:               (.7 * -ln .7 + .2 * -ln .1) / .9                  = 0.789100
-    #   row 2: {1}, the one candidate drawn:     .1 * ln 4                                         = 0.138629
-    #   row 3: .3, .1 over .4:                   .75 * -ln .3 + .25 * -ln .1                       = 1.478626
+    #   row 0: .7, .1 over .8:                (.7 * -ln .7 + .1 * -ln .1) / .8     = 0.599914
+    #   row 1: .7, .1, .1 over .9:            (.7 * -ln .7 + .2 * -ln .1) / .9     = 0.789100
+    #   row 2: {1}, the one candidate drawn:  .1 * ln 4                            = 0.138629
+    #   row 3: .3, .1 over .4:                .75 * -ln .3 + .25 * -ln .1          = 1.478626
     "paper": ({0, 3}, {1}, {2}, [0.599914, 0.789100, 0.138629, 1.478626], 0.751567),
 }
 
 
 def four_examples(method, cand=((0, 1), (0,), (0, 1), (0, 1))):
     """Losses of the table above in the first epoch, without warm-up."""
-    logits, mask = (
-        torch.tensor(PROBS).log(),
-        torch.tensor([[j in row for j in range(4)] for row in cand]),
-    )
+    logits = torch.tensor(PROBS).log()
+    mask = torch.tensor([[j in row for j in range(4)] for row in cand])
     model = nn.Identity()
     method.setup(model, mask, torch.Generator())
     method.epoch_start(0, lambda: logits)
@@ -314,8 +310,8 @@ def test_a_full_set_is_normal_however_flat_its_output(preset):
     assert not method.selection.open[2]
 
 
-def test_a_full_set_is_normal_by_surprise_but_may_be_open_by_confidence():
-    """Not always normal: a row of no known class may have a full set, and its flat output shows it."""
+def test_a_full_set_is_normal_by_surprise_but_may_be_open_by_doubt():
+    """A row of no known class may have a full set, and its flat output shows it."""
     for preset, group in (("paper", "normal"), ("robust", "open")):
         method = OOC(rates=Rates(0.25, 0.25), warmup=0, **OOC.PRESETS[preset])
         four_examples(method, cand=((0, 1), (0,), (0, 1, 2, 3), (0, 1)))
@@ -406,11 +402,8 @@ def test_sizes_follow_the_rates(overlap):
     story = Story()
     method = started(OOC(rates=Rates.from_tau(0.2, 0.4), warmup=0, overlap=overlap), story)
     method.epoch_start(0, lambda: torch.tensor(story.plain[0]))
-    assert [int(mask.sum()) for mask in method.selection] == [
-        40 - 6 - 11,
-        6,
-        11,
-    ]  # 40/7 = 5.7 and 80/7 = 11.4
+    # 40/7 = 5.7 and 80/7 = 11.4
+    assert [int(mask.sum()) for mask in method.selection] == [40 - 6 - 11, 6, 11]
 
 
 def test_a_new_open_score_is_a_setting_at_once(monkeypatch):
@@ -452,29 +445,26 @@ def test_a_bad_choice_is_refused_with_the_good_ones(name, choices):
         OOC(**{name: choice})
 
 
-TOLD = (
-    set(range(0, 40, 2)) - {8},
-    {1, 5, 9, 21},
-    {3, 8, 13, 17, 20},
-)  # as no ranking would; 20 twice, 7 nowhere
+# As no ranking would; 20 twice, 7 nowhere
+GIVEN = (set(range(0, 40, 2)) - {8}, {1, 5, 9, 21}, {3, 8, 13, 17, 20})
 
 
 @pytest.mark.parametrize("preset", [None, "paper"])
 @pytest.mark.parametrize("make", [np.array, torch.tensor], ids=["numpy", "torch"])
-def test_the_oracle_trains_with_the_selection_it_is_told(make, preset):
-    masks = Selection(*(make([i in group for i in range(N)]) for group in TOLD))
+def test_the_oracle_trains_with_a_given_selection(make, preset):
+    masks = Selection(*(make([i in group for i in range(N)]) for group in GIVEN))
     agree(
         Oracle(masks, rates=RATES, **OOC.PRESETS.get(preset, {})),
         Story(),
-        told=TOLD,
+        selection=GIVEN,
         **PRESETS.get(preset, {}),
     )
 
 
 def test_the_oracle_needs_no_outputs():
-    masks = Selection(*(np.isin(np.arange(N), list(group)) for group in TOLD))
+    masks = Selection(*(np.isin(np.arange(N), list(group)) for group in GIVEN))
     story = Story()
     oracle = started(Oracle(masks), story)
-    for losses, _ in story.tell(oracle, predict_all=lambda: pytest.fail("evaluated")):
-        assert groups(oracle.selection) == TOLD
+    for losses, _ in story.drive(oracle, predict_all=lambda: pytest.fail("evaluated")):
+        assert groups(oracle.selection) == GIVEN
         assert torch.cat(losses).isfinite().all()

@@ -86,12 +86,12 @@ def test_the_estimate_is_made_from_outputs_for_unseen_rows(asked):
 
 
 def test_the_twins_change_nothing_but_the_rates(monkeypatch):
-    """The loss that is told is the method's own, and the model trains as it would with the same rates given."""
+    """The reported loss is the method's own, and the model trains as with the same rates given."""
     answer = types.SimpleNamespace(closed=0.2, open=0.2)
     monkeypatch.setattr(OOC, "FEW", 10)
     monkeypatch.setattr("candidly.methods.ooc.estimate_rates", lambda *args, **given: answer)
     X, sets, _ = laws.table()
-    told, found = (
+    given, found = (
         fit(
             build_net("mlp", (laws.D,), laws.C),
             X,
@@ -102,8 +102,8 @@ def test_the_twins_change_nothing_but_the_rates(monkeypatch):
         )
         for rates in (Rates(0.2, 0.2), "auto")
     )
-    laws.assert_same(told.model, found.model)
-    assert [row["loss"] for row in told.history] == pytest.approx(
+    laws.assert_same(given.model, found.model)
+    assert [row["loss"] for row in given.history] == pytest.approx(
         [row["loss"] for row in found.history], abs=1e-6
     )
 

@@ -1,4 +1,4 @@
-"""Training in bfloat16: where it holds, what it leaves alone, and what it says where it cannot be used."""
+"""Training in bfloat16: what it changes, what it does not, and where it cannot be used."""
 
 import laws
 import pytest
@@ -119,9 +119,8 @@ def test_a_training_that_cannot_start_leaves_no_hook(trouble):
 
     X, sets, _ = laws.table()
     model = build_net("mlp", (laws.D,), laws.C)
-    method, changes = (
-        (Choosy(), {}) if trouble == "method" else ("cc", {"momentum": 0.0})
-    )  # Nesterov's needs some
+    # Nesterov's momentum cannot be 0
+    method, changes = (Choosy(), {}) if trouble == "method" else ("cc", {"momentum": 0.0})
     with pytest.raises(ValueError, match=r"not these|[Nn]esterov"):
         fit(model, X, sets, method, precision="bfloat16", **changes)
     assert not model.features._forward_hooks

@@ -67,10 +67,8 @@ def test_margin_and_surprise_by_hand(make):
 
 @both
 def test_all_mass_on_one_side_is_no_surprise(make):
-    log_probs, cand = (
-        make(np.array([[0.0, -math.inf], [0.0, -math.inf]])),
-        make(np.array([[True, False], [False, True]])),
-    )
+    log_probs = make(np.array([[0.0, -math.inf], [0.0, -math.inf]]))
+    cand = make(np.array([[True, False], [False, True]]))
     inside, outside = scores.wooden_losses(log_probs, cand)
     np.testing.assert_array_equal(scores.margin(inside, outside), [math.inf, -math.inf])
     np.testing.assert_array_equal(scores.surprise(inside, outside), [-math.inf, -math.inf])
@@ -92,26 +90,21 @@ def test_disambiguate_by_hand(make):
     sharp = scores.disambiguate(make(P), make(Y), 0.5)
     np.testing.assert_allclose(sharp[0], [25 / 29, 0, 4 / 29])
     reversed_ = scores.disambiguate(make(P), ~make(Y))
-    np.testing.assert_allclose(
-        reversed_, [[0, 1, 0], [0, 0, 1], [0, 0, 0]]
-    )  # a full set has no reverse
+    # A full set has no reverse
+    np.testing.assert_allclose(reversed_, [[0, 1, 0], [0, 0, 1], [0, 0, 0]])
 
 
 @both
 def test_disambiguate_without_mass_shares_equally(make):
-    p, cand = (
-        make(np.array([[0.0, 0.0, 1.0]], dtype=np.float16)),
-        make(np.array([[True, True, False]])),
-    )
+    p = make(np.array([[0.0, 0.0, 1.0]], dtype=np.float16))
+    cand = make(np.array([[True, True, False]]))
     np.testing.assert_array_equal(scores.disambiguate(p, cand, 0.5), [[0.5, 0.5, 0]])
 
 
 @both
 def test_disambiguate_survives_underflow_in_half_precision(make):
-    p, cand = (
-        make(np.array([[6e-8, 6e-8, 1.0]], dtype=np.float16)),
-        make(np.array([[True, True, False]])),
-    )
+    p = make(np.array([[6e-8, 6e-8, 1.0]], dtype=np.float16))
+    cand = make(np.array([[True, True, False]]))
     np.testing.assert_array_equal(scores.disambiguate(p, cand, 0.1), [[0.5, 0.5, 0]])
 
 

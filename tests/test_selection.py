@@ -50,10 +50,8 @@ def test_counts_never_exceed_n(n, closed, share):
 
 @both
 def test_partition_by_hand(make):
-    margin, open_scores = (
-        make(np.array([3.0, -2.0, 1.0, -5.0, 0.5])),
-        make(np.array([0.1, 0.2, 9.0, 8.0, 0.0])),
-    )
+    margin = make(np.array([3.0, -2.0, 1.0, -5.0, 0.5]))
+    open_scores = make(np.array([0.1, 0.2, 9.0, 8.0, 0.0]))
     normal, closed, open_ = select(margin, open_scores, Rates(0.2, 0.4))
     assert (rows(open_), rows(closed), rows(normal)) == ({2, 3}, {1}, {0, 4})
 
@@ -68,16 +66,11 @@ def test_scores_of_low_precision_are_ranked(kind):
 
 @both
 def test_the_authors_rankings_overlap(make):
-    margin, open_scores = (
-        make(np.array([3.0, -2.0, 1.0, -5.0, 0.5])),
-        make(np.array([0.1, 0.2, 9.0, 8.0, 0.0])),
-    )
+    margin = make(np.array([3.0, -2.0, 1.0, -5.0, 0.5]))
+    open_scores = make(np.array([0.1, 0.2, 9.0, 8.0, 0.0]))
     normal, closed, open_ = select(margin, open_scores, Rates(0.2, 0.4), overlap=True)
-    assert (rows(open_), rows(closed), rows(normal)) == (
-        {2, 3},
-        {3},
-        {0, 2},
-    )  # 1 and 4 are in no set
+    # 1 and 4 are in no set
+    assert (rows(open_), rows(closed), rows(normal)) == ({2, 3}, {3}, {0, 2})
 
 
 @both
@@ -139,12 +132,9 @@ def test_ranks_of_many_values_are_those_of_a_sort(order, share, monkeypatch):
 
 
 @both
-def test_the_losses_tell_the_confidence(make):
-    """Of wooden losses the lesser one is that of the best class; of others it is not."""
-    logits, cand = (
-        outputs(10).reshape(-1, 3),
-        np.tile([[True, False, True], [True, True, True]], (20, 1)),
-    )
+def test_doubt_is_that_of_the_best_class_with_any_losses(make):
+    logits = outputs(10).reshape(-1, 3)
+    cand = np.tile([[True, False, True], [True, True, True]], (20, 1))
     for losses in LOSSES:
         found = score(make(logits), make(cand), losses, "doubt")[1]
         np.testing.assert_allclose(found, -log_softmax(logits).max(1))
@@ -178,9 +168,8 @@ def test_ensemble_equals_the_formula(make, recursive, warmup, window):
     average = make(np.zeros((4, 3)))
     for epoch in range(1, warmup + 1):
         average = ensemble.warm(average, make(out[epoch - 1]), epoch, warmup)
-    frozen = out[max(0, warmup - window) : warmup].mean(
-        0
-    )  # what exists, if the warm-up is shorter than the window
+    # What exists, if the warm-up is shorter than the window
+    frozen = out[max(0, warmup - window) : warmup].mean(0)
     np.testing.assert_allclose(average, frozen)
     moving = frozen
     for epoch in range(warmup, warmup + 4):
@@ -203,10 +192,8 @@ def test_momentum_zero_is_the_output_and_one_the_warm_up(recursive):
 @both
 @pytest.mark.parametrize("block", [1, 7, 12])
 def test_scoring_in_blocks_changes_nothing(make, block, monkeypatch):
-    logits, cand = (
-        make(outputs(10).reshape(-1, 3)),
-        make(np.tile([[True, False, True], [False, True, True]], (20, 1))),
-    )
+    logits = make(outputs(10).reshape(-1, 3))
+    cand = make(np.tile([[True, False, True], [False, True, True]], (20, 1)))
     whole = score(logits, cand)
     monkeypatch.setattr("candidly.blocks.ENTRIES", block)
     for part, expected in zip(score(logits, cand), whole, strict=True):

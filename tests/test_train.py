@@ -82,7 +82,7 @@ def test_batches_cover_every_row_once(n, size, expected):
 
 
 def test_views_of_several_batches_are_made_together(monkeypatch):
-    """As many as TOGETHER allows, and one at least; a weak view of images is the one that a batch has by itself."""
+    """As many as TOGETHER allows, and at least one; weak views are those of single batches."""
     X, y = images()
     made, found = [], []
     whole = ImageViews.__call__
@@ -119,10 +119,9 @@ def test_images_train_in_both_schemes(net, scheme):
     X, y = images()
     sets, truth = corrupt(y[:16], 3, q=0.3, tau1=0.2, tau2=0.4, seed=0, pool=8)
     method = METHODS["ooc"](rates=Rates.from_tau(0.2, 0.4), warmup=1)
-    fitted = fit(
-        build_net(net, (3, 8, 8), 3), X[truth.source], sets, method, scheme=scheme, epochs=2, batch_size=8,
-        test=(X[:5], y[:5]), truth=truth,
-    )  # fmt: skip
+    model = build_net(net, (3, 8, 8), 3)
+    plan = {"scheme": scheme, "epochs": 2, "batch_size": 8}
+    fitted = fit(model, X[truth.source], sets, method, test=(X[:5], y[:5]), truth=truth, **plan)
     first, last = fitted.history
     assert {"epoch", "lr", "loss", "accuracy", "seconds"} <= set(first)
     assert {"precision_normal", "precision_closed", "precision_open"} <= set(last)
@@ -178,7 +177,7 @@ def test_a_loss_that_is_no_number_stops_with_advice():
         )
 
 
-def test_a_last_step_that_diverges_is_told():
+def test_a_last_step_that_diverges_is_an_error():
     """The loss of the one batch is finite; the weights after its step are not."""
     X, sets, _ = laws.table()
     net = build_net("mlp", (laws.D,), laws.C)
@@ -271,9 +270,8 @@ def test_metrics_by_hand():
     assert selection_quality(selection, None, kinds) == precision | recall
     scores = np.array([2.0, -1.0, 3.0, 0.0]), np.array([0.0, 1.0, 2.0, 1.0])
     quality = selection_quality(selection, scores, kinds)
-    assert (
-        quality["auroc_closed"] == 0.5
-    )  # of the two closed rows one has a smaller margin than the normal row
+    # Of the two closed rows one has a smaller margin than the normal row
+    assert quality["auroc_closed"] == 0.5
     assert quality["auroc_open"] == pytest.approx((1 + 0.5) / 3)
     history = [{"accuracy": v} for v in range(200)]
     assert final_score(history) == pytest.approx(np.mean(range(190, 200)))
@@ -332,10 +330,9 @@ def test_a_stopped_process_leaves_a_checkpoint_that_goes_on(how, tmp_path):
 
 
 def test_a_user_table_of_integers_and_lists_trains():
-    fitted = fit(
-        build_net("linear", (2,), 2), [[0, 1], [1, 0], [0, 2], [3, 0]],
-        CandidateSets([["a"], ["b"], ["a", "b"], ["b"]]), METHODS["proden"](), epochs=1,
-    )  # fmt: skip
+    X = [[0, 1], [1, 0], [0, 2], [3, 0]]
+    sets = CandidateSets([["a"], ["b"], ["a", "b"], ["b"]])
+    fitted = fit(build_net("linear", (2,), 2), X, sets, METHODS["proden"](), epochs=1)
     assert math.isfinite(fitted.history[0]["loss"])
 
 
@@ -399,7 +396,7 @@ def test_a_training_is_not_taken_up_with_other_data_or_settings(change, tmp_path
         train(run, **{**options, **change})
 
 
-def test_a_run_tells_what_decided_it(tmp_path):
+def test_a_run_records_what_decided_it(tmp_path):
     with writing(tmp_path / "run", {"purpose": "test"}) as run:
         laws.train("ooc", run=run)
     note = json.loads((tmp_path / "run" / "run.json").read_text())
@@ -464,7 +461,7 @@ def fit_table(**changes):
         ({"truth": corrupt([0, 1], 2, q=0.1)[1]}, "X has 26 rows, but truth has 2"),
     ],
 )
-def test_wrong_arguments_of_fit_are_told(changes, message):
+def test_wrong_arguments_of_fit_are_named(changes, message):
     with pytest.raises(InputError, match=message):
         fit_table(**changes)
 
@@ -609,21 +606,20 @@ def test_auroc_equals_the_naive_count_and_bears_infinities():
 
 @pytest.mark.parametrize(("scheme", "views", "extra"), [("fast", 1, 0), ("paper", 2, 1)])
 def test_flops_by_hand(scheme, views, extra):
-    """A linear model: 2 d c a row forward, as much again for the weights' gradient; inputs need none."""
+    """A linear model: 2 d c per row forward, as much for the weights' gradient; none for inputs."""
     X, sets, _ = laws.table()
     history = fit(
         build_net("linear", (laws.D,), laws.C), X, sets, laws.make("ooc"), scheme=scheme, epochs=3
     ).history
     row = 2 * laws.D * laws.C
-    passes = [
-        views * 2 + (extra if epoch else 0) for epoch in range(3)
-    ]  # no selection before the first epoch
+    # No selection before the first epoch
+    passes = [views * 2 + (extra if epoch else 0) for epoch in range(3)]
     assert [entry["flops"] for entry in history] == [laws.N * row * n for n in np.cumsum(passes)]
 
 
 @pytest.mark.parametrize("name", ["proden", "lws", "cavl", "crdpll", "pico", "ooc"])
 def test_half_precision_of_large_state_changes_results_little(name, monkeypatch):
-    """Beyond 2^28 entries per-example state is kept in half precision; here, beyond none."""
+    """Beyond 2^28 entries per-example state has half precision; here, beyond none."""
     problem = make_problem(digits(0), q=0.3, tau1=0.2, tau2=0.4, seed=0)
     settings = (
         {"rates": problem.rates, "warmup": 0.3, "open_score": "doubt"} if name == "ooc" else {}

@@ -1,4 +1,4 @@
-"""Views: values by hand, laws of randomness, and independence of how a batch is divided among processes."""
+"""Views: values by hand, laws of randomness, and the same views in any division of a batch."""
 
 from __future__ import annotations
 
@@ -31,14 +31,7 @@ from candidly.tensors.recipes import (
     strong,
     warp,
 )
-from candidly.tensors.views import (
-    VIEWS,
-    ImageViews,
-    TableViews,
-    VersionViews,
-    Views,
-    make_views,
-)
+from candidly.tensors.views import VIEWS, ImageViews, TableViews, VersionViews, Views, make_views
 
 CIFAR = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2023, 0.1994, 0.2010)}
 
@@ -288,9 +281,8 @@ def test_saturation_moves_colours_towards_their_grey_level() -> None:
 def test_sharpness_by_hand() -> None:
     x = np.zeros((5, 5, 1), dtype=np.uint8)
     x[2, 2] = 130
-    soft = colour("sharpness", x, -1.0)[
-        ..., 0
-    ]  # smoothed: 50 in the middle, 10 around; a tenth of x remains
+    # Smoothed: 50 in the middle, 10 around; a tenth of x remains
+    soft = colour("sharpness", x, -1.0)[..., 0]
     assert soft[2].tolist() == [0, 9, 58, 9, 0]
     assert colour("sharpness", x, 1.0)[2, 2, 0] == 202  # 50 + 1.9 * 80
     assert colour("sharpness", grey_row(1, 200), 1.0).ravel().tolist() == [1, 200]
@@ -365,7 +357,7 @@ def test_rotation_is_one_of_thirty_degrees_also_for_oblong_images() -> None:
 
 
 def wish(*pairs: tuple[str, float]) -> list[float]:
-    """The uniform numbers that make `rand_augment` choose these operations with these magnitudes."""
+    """The uniform numbers with which `rand_augment` chooses these operations and magnitudes."""
     choice = [(OPERATIONS.index(name) + 0.5) / len(OPERATIONS) for name, _ in pairs]
     return choice + [(m + 1) / 2 for _, m in pairs]
 
@@ -457,9 +449,8 @@ def test_random_boxes_lie_in_the_image_and_have_the_right_areas_and_ratios() -> 
     assert (box[:, 1, 2].abs() + height / 2 <= h / 2 + 1e-4).all()
     area, ratio = width * height / (h * w), (width / height).log()
     assert area.min() >= 0.2 - 1e-4
-    assert area.mean() == pytest.approx(
-        0.6, abs=0.02
-    )  # a little less: long boxes are clipped at the border
+    # A little less: long boxes are clipped at the border
+    assert area.mean() == pytest.approx(0.6, abs=0.02)
     assert ratio.abs().max() <= np.log(4 / 3) + 1e-4
     assert (box[:, 0, 0] < 0).float().mean() == pytest.approx(0.5, abs=0.02)
 
@@ -485,7 +476,7 @@ def test_hue_keeps_the_grey_level_and_turns_by_36_degrees() -> None:
 
 def test_jitter_by_hand() -> None:
     x = torch.tensor([[[[200.0, 100.0, 50.0], [100.0, 100.0, 100.0]]]])
-    u = torch.full((4, 6), 0.5)  # jitter is on, but 0.5 stands for no change
+    u = torch.full((4, 6), 0.5)  # jitter is on, but 0.5 means no change
     u[0, 0] = 0.9  # off, so that the next is without effect
     u[0, 1:5] = 0.99
     u[1, 1], u[2, 2], u[3, 5] = 0, 0, 0.1  # darkest; least contrast; grey
@@ -569,7 +560,7 @@ def test_versions_are_drawn_from_the_copies_of_their_kind() -> None:
 
 @pytest.mark.parametrize(("kind", "last"), [("weak", 2), ("strong", 4)])
 def test_the_largest_draw_is_the_last_copy(kind, last) -> None:
-    """1 - 2^-24 is the largest number that torch.rand gives; 3 + 2 (1 - 2^-24) is 5 in single precision."""
+    """torch.rand gives 1 - 2^-24 at most; 3 + 2 (1 - 2^-24) is 5 in single precision."""
     rows = torch.arange(5.0).expand(1, 5).reshape(1, 5, 1).clone()
     views = make_views(rows, versions=True, mean=[0.0], std=[1.0])
 
@@ -809,10 +800,10 @@ def test_wrong_settings_are_named() -> None:
 
 
 def test_no_image_library_is_imported() -> None:
-    code = "import sys, candidly.tensors.views; print([m for m in ('torchvision', 'kornia', 'PIL') if m in sys.modules])"
-    assert (
-        subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True
-        ).stdout
-        == "[]\n"
+    code = (
+        "import sys, candidly.tensors.views;"
+        "print({'torchvision', 'kornia', 'PIL'} & sys.modules.keys())"
     )
+    command = [sys.executable, "-c", code]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert said == "set()\n"
