@@ -9,42 +9,12 @@ from importlib.metadata import EntryPoint
 import numpy as np
 import pandas as pd
 import pytest
+from recipes import RECIPES
 
 from candidly.data.formats import FORMATS, Format, TableFormat, find_format
 from candidly.data.formats.registry import OWN_FORMATS, load_formats
 from candidly.errors import InputError
 
-EXAMPLE = '''
-import json
-
-from candidly.data.formats import TableFormat, scan_table
-from candidly.errors import InputError
-
-
-class ColumnJson(TableFormat):
-    """One JSON object with the values of each column, by its name."""
-
-    name = "column-json"
-    suffixes = (".cjson",)
-
-    def recognise(self, path, head):
-        return path.suffix == ".cjson"
-
-    def scan(self, path, as_text):
-        import pyarrow as pa
-
-        try:
-            table = pa.table(json.loads(path.read_text(encoding="utf-8")))
-        except (ValueError, TypeError) as error:
-            raise InputError(f"{path} is not an object of columns ({error}).") from None
-        return scan_table(path, self.name, table)
-
-    def write_table(self, batches, path, source):
-        import pyarrow as pa
-
-        columns = pa.Table.from_batches(batches).to_pydict()
-        path.write_text(json.dumps(columns), encoding="utf-8")
-'''
 ENTRY_POINTS = """
 [candidly.formats]
 column-json = column_json:ColumnJson
@@ -58,11 +28,11 @@ COLUMNS = {
 
 @pytest.fixture
 def python(tmp_path):
-    """Run Python where a package with the format of `EXAMPLE` is installed."""
+    """Run Python where a package with the format of CONTRIBUTING.md is installed."""
     packages = tmp_path / "packages"
     info = packages / "column_json-1.0.dist-info"
     info.mkdir(parents=True)
-    (packages / "column_json.py").write_text(EXAMPLE)
+    (packages / "column_json.py").write_text(RECIPES["Add a format"])
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: column-json\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(ENTRY_POINTS)
     paths = [str(packages), os.environ.get("PYTHONPATH", "")]
