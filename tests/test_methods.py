@@ -1,5 +1,6 @@
 """The shared laws, over the registry; and a new method of ten lines that keeps them."""
 
+import inspect
 import os
 import subprocess
 import sys
@@ -9,10 +10,11 @@ import laws
 import pytest
 import torch
 import torch.nn.functional as F
-from recipes import run_recipe
+from recipes import RECIPES
 
-from candidly.methods import METHODS
-from candidly.methods.base import defaults
+from candidly.losses import cc
+from candidly.methods import METHODS, Method
+from candidly.methods.base import defaults, forward_views
 from candidly.methods.registry import GROUP, add_methods
 from candidly.sets import CandidateSets
 from candidly.tensors.nets import build_net
@@ -27,12 +29,22 @@ LAWS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def tempered():
-    """The method of CONTRIBUTING.md."""
-    found = run_recipe("Add a method")["Tempered"]
-    assert METHODS.pop("tempered") is found
-    return found
+class Tempered(Method):
+    """The mass on the candidates, at a temperature that falls during training."""
+
+    def __init__(self, *, start: float = 2.0) -> None:
+        super().__init__()
+        self.start = start
+
+    def epoch_start(self, epoch, predict_all):
+        self.temperature = self.start + (1 - self.start) * epoch / self.epochs
+
+    def loss(self, model, batch):
+        return cc(forward_views(model, batch) / self.temperature, batch.candidates).mean(0)
+
+
+def test_the_method_of_the_recipe_is_the_one_tested_here():
+    assert inspect.getsource(Tempered) in RECIPES["Add a method"]
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -50,16 +62,16 @@ def test_two_processes_equal_one():
     laws.law_two_processes_equal_one(list(METHODS))
 
 
-def test_a_new_method_keeps_all_laws(monkeypatch, tmp_path, tempered):
-    monkeypatch.setitem(METHODS, "tempered", tempered)
+def test_a_new_method_keeps_all_laws(monkeypatch, tmp_path):
+    monkeypatch.setitem(METHODS, "tempered", Tempered)
     for law in LAWS:
         law("tempered")
     laws.law_resume_equals_uninterrupted("tempered", tmp_path)
     laws.law_two_processes_equal_one(["tempered"])
 
 
-def test_laws_can_fail(monkeypatch, tempered):
-    class Forgetful(tempered):
+def test_laws_can_fail(monkeypatch):
+    class Forgetful(Tempered):
         def loss(self, model, batch):
             batch.views[0].add_(1.0)
             return super().loss(model, batch) / 0
@@ -111,8 +123,8 @@ def test_a_subclass_has_the_settings_of_its_parent():
     assert (method.warmup, method.alpha) == (0.5, 0.25)
 
 
-def test_a_method_without_anything_declares_nothing(tempered):
-    method = tempered()
+def test_a_method_without_anything_declares_nothing():
+    method = Tempered()
     assert (method.selection, method.scores, method.rates, method.candidates) == (
         None,
         None,
