@@ -38,7 +38,7 @@ def beside_a_pass(n: int = 1_000_000, c: int = 100, pairs: int = 9) -> dict[str,
     logits, candidates = torch.randn(n, c, generator=rng), torch.rand(n, c, generator=rng) < 0.1
 
     def step() -> None:
-        select(*score(logits, candidates, openness="confidence"), Rates(0.14, 0.28))
+        select(*score(logits, candidates, open_score="doubt"), Rates(0.14, 0.28))
 
     method = made_method(candidates, rng)
     arrays, epochs = (logits, method.average, method.candidates.packed), iter(range(1, 1000))
@@ -66,7 +66,7 @@ def parts(n: int = 1_000_000, c: int = 100, turns: int = 9) -> dict[str, float]:
     log_probs, rates = logits.log_softmax(1), Rates(0.14, 0.28)
 
     def scored() -> tuple[torch.Tensor, torch.Tensor]:
-        return score(logits, candidates, openness="confidence")
+        return score(logits, candidates, open_score="doubt")
 
     scores = scored()
     jobs: dict[str, Callable[[], object]] = {
@@ -101,7 +101,7 @@ def read(*arrays: torch.Tensor) -> list[torch.Tensor]:
 
 
 def made_method(candidates: torch.Tensor, rng: torch.Generator) -> OOC:
-    method = OOC(rates=Rates(0.14, 0.28), warmup=1, openness="confidence", overlap=False)
+    method = OOC(rates=Rates(0.14, 0.28), warmup=1, open_score="doubt", overlap=False)
     method.epochs = 3
     method.setup(nn.Identity(), candidates, rng)
     return method

@@ -44,10 +44,10 @@ def ranked(values, count):
     return set(sorted(range(len(values)), key=lambda i: (-values[i], i))[:count])
 
 
-def select(margin, openness, n_closed, n_open, overlap):
+def select(margin, open_scores, n_closed, n_open, overlap):
     """Eq. (1): sets of rows (normal, closed, open)."""
     n = len(margin)
-    opened = ranked(openness, n_open)
+    opened = ranked(open_scores, n_open)
     if overlap:
         return (
             ranked(margin, n - n_closed - n_open),
@@ -68,7 +68,7 @@ AUTHORS = {  # "the released program's behaviour without its bugs"
     "eta": 0.9,
     "recursive": False,
     "losses": wooden,
-    "openness": "surprise",
+    "open_score": "surprise",
     "overlap": True,
     "T": 0.5,
     "random_from": "all",
@@ -106,14 +106,14 @@ def mean_softmax(views):
     return [sum(column) / len(views) for column in zip(*softmaxes, strict=True)]
 
 
-def score(logits, cand, losses, openness):
-    """(margin, openness) of one example."""
+def score(logits, cand, losses, open_score):
+    """(margin, open score) of one example."""
     inside, outside = losses(log_softmax(logits), cand)
     full = all(cand)
     margin = math.inf if full else outside - inside
-    if openness == "surprise":
+    if open_score == "surprise":
         return margin, -math.inf if full else outside + inside
-    if openness == "confidence":
+    if open_score == "doubt":
         return margin, -max(log_softmax(logits))
     return margin, -math.log(sum(math.exp(v) for v in logits))
 
@@ -163,7 +163,7 @@ def out_of_candidate(cand, plain, script, batches, uniforms, counts, **settings)
                 for rows in zip(average, output, strict=True)
             ]
             average = output if s["recursive"] else average
-        scores = [score(output[i], cand[i], s["losses"], s["openness"]) for i in range(n)]
+        scores = [score(output[i], cand[i], s["losses"], s["open_score"]) for i in range(n)]
         grown = min(1, (epoch - s["warmup"] + 1) / (s["ramp"] + 1)) if epoch >= s["warmup"] else 1
         wanted = [int(grown * count + 0.5) for count in counts]
         selection = s["told"] or select(*zip(*scores, strict=True), *wanted, s["overlap"])

@@ -129,8 +129,8 @@ def test_the_demo_as_json(tmp_path):
         (["demo", "--set", "overlap=maybe"], "expected true or false"),
         (["demo", "--set", "rates=0.9,0.9"], "at most 1 together"),
         (
-            ["demo", "--set", "openness=nerves"],
-            "is unknown. There are: surprise, confidence, energy.",
+            ["demo", "--set", "open_score=nerves"],
+            "is unknown. There are: surprise, doubt, energy.",
         ),
         (["demo", "--set", "alpha"], "expected name=value"),
         (["demo", "--set", "alpha=inf"], "alpha=inf: expected a number of at least 0"),
@@ -154,7 +154,7 @@ def test_methods_lists_names_settings_and_defaults():
     for name in METHODS:
         assert f"\n{name}  " in "\n" + text
     assert "temperature=0.07" in text
-    assert "preset robust:  overlap=False  openness=confidence" in text
+    assert "preset robust:  overlap=False  open_score=doubt" in text
     assert max(map(len, text.splitlines())) <= 120
     found = {entry["name"]: entry for entry in json.loads(run("methods", "--json").stdout)}
     assert found["lws"]["settings"] == {"leverage": "1"}

@@ -257,8 +257,8 @@ def test_parameters():
 
 
 def test_presets():
-    assert PartialLabelClassifier()._make_method("auto").openness == "confidence"
-    assert PartialLabelClassifier(preset=None)._make_method("auto").openness == "surprise"
+    assert PartialLabelClassifier()._make_method("auto").open_score == "doubt"
+    assert PartialLabelClassifier(preset=None)._make_method("auto").open_score == "surprise"
     assert (
         PartialLabelClassifier(preset="paper", warmup=0.1)._make_method("auto").settings["warmup"]
         == 0.1

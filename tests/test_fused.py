@@ -130,14 +130,14 @@ def test_powers_of_two():
     assert math.isnan(fused.power_of_two(np.float32(math.nan)))
 
 
-@pytest.mark.parametrize("openness", OPEN_SCORES)
-def test_score_is_the_same_by_loops(loops, openness, monkeypatch):
+@pytest.mark.parametrize("open_score", OPEN_SCORES)
+def test_score_is_the_same_by_loops(loops, open_score, monkeypatch):
     logits, candidates = drawn(200, 10)
-    by_loops = score(logits, candidates, openness=openness)
+    by_loops = score(logits, candidates, open_score=open_score)
     assert len(loops) == 34  # blocks of six rows
     assert threading.get_ident() not in loops
     monkeypatch.setattr(selection, "LARGE", 1 << 30)
-    plain = score(logits, candidates, openness=openness)
+    plain = score(logits, candidates, open_score=open_score)
     assert len(loops) == 34
     for a, b in zip(by_loops, plain, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
@@ -235,7 +235,7 @@ def test_ooc_selects_as_without_loops(loops, dtype, monkeypatch):
     for large in (1, 1 << 30):
         monkeypatch.setattr(selection, "LARGE", large)
         method = OOC(
-            rates=Rates(0.14, 0.28), warmup=2, openness="confidence", overlap=False, recursive=True
+            rates=Rates(0.14, 0.28), warmup=2, open_score="doubt", overlap=False, recursive=True
         )
         method.epochs = 4
         method.setup(torch.nn.Identity(), candidates, torch.Generator().manual_seed(0))

@@ -27,10 +27,10 @@ RATES = Rates(CLOSED / N, OPEN / N)
 
 PRESETS = {  # the words of docs/method.md, to be compared with those of the source
     "paper": {"recursive": True, "overlap": False, "T": 1.0, "random_from": "candidates"},
-    "robust": {"overlap": False, "openness": "confidence"},
+    "robust": {"overlap": False, "open_score": "doubt"},
     "gradual": {
         "overlap": False,
-        "openness": "confidence",
+        "open_score": "doubt",
         "ramp": 50,
         "eta": 0.5,
         "recursive": True,
@@ -53,7 +53,7 @@ OTHERS = [  # settings of OOC, and the same in the words of the naive version
     ({"ramp": 0.04, "warmup": 4}, {"ramp": 3, "warmup": 4}),
     ({"warmup": 1, "window": 1}, {"warmup": 1, "window": 1}),
     ({"losses": "entropy", "overlap": False}, {"losses": naive.entropy, "overlap": False}),
-    ({"openness": "energy"}, {"openness": "energy"}),
+    ({"open_score": "energy"}, {"open_score": "energy"}),
     ({"temperature": 0.25, "alpha": 0.3, "beta": 2.0}, {"T": 0.25, "alpha": 0.3, "beta": 2.0}),
     ({"random_from": "candidates", "beta": 5.0}, {"random_from": "candidates", "beta": 5.0}),
 ]
@@ -422,7 +422,7 @@ def test_without_rates_all_examples_are_normal():
     ("name", "choices"),
     [
         ("losses", ["wooden", "mean", "entropy"]),
-        ("openness", ["surprise", "confidence", "energy"]),
+        ("open_score", ["surprise", "doubt", "energy"]),
         ("random_from", ["all", "candidates"]),
     ],
 )

@@ -50,29 +50,29 @@ def test_counts_never_exceed_n(n, closed, share):
 
 @both
 def test_partition_by_hand(make):
-    margin, openness = (
+    margin, open_scores = (
         make(np.array([3.0, -2.0, 1.0, -5.0, 0.5])),
         make(np.array([0.1, 0.2, 9.0, 8.0, 0.0])),
     )
-    normal, closed, open_ = select(margin, openness, Rates(0.2, 0.4))
+    normal, closed, open_ = select(margin, open_scores, Rates(0.2, 0.4))
     assert (rows(open_), rows(closed), rows(normal)) == ({2, 3}, {1}, {0, 4})
 
 
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
 def test_scores_of_low_precision_are_ranked(kind):
     margin = torch.tensor([3.0, -2.0, 1.0, -5.0, 0.5], dtype=kind)
-    openness = torch.tensor([0.1, 0.2, 9.0, 8.0, 0.0], dtype=kind)
-    normal, closed, open_ = select(margin, openness, Rates(0.2, 0.4))
+    open_scores = torch.tensor([0.1, 0.2, 9.0, 8.0, 0.0], dtype=kind)
+    normal, closed, open_ = select(margin, open_scores, Rates(0.2, 0.4))
     assert (rows(open_), rows(closed), rows(normal)) == ({2, 3}, {1}, {0, 4})
 
 
 @both
 def test_the_authors_rankings_overlap(make):
-    margin, openness = (
+    margin, open_scores = (
         make(np.array([3.0, -2.0, 1.0, -5.0, 0.5])),
         make(np.array([0.1, 0.2, 9.0, 8.0, 0.0])),
     )
-    normal, closed, open_ = select(margin, openness, Rates(0.2, 0.4), overlap=True)
+    normal, closed, open_ = select(margin, open_scores, Rates(0.2, 0.4), overlap=True)
     assert (rows(open_), rows(closed), rows(normal)) == (
         {2, 3},
         {3},
@@ -118,11 +118,11 @@ def test_nan_is_refused_with_its_row(make):
 def test_select_equals_the_naive_loop(make, overlap, data):
     n = data.draw(st.integers(1, 30))
     values = st.sampled_from([-math.inf, -1.0, 0.0, 0.5, 2.0, math.inf])  # many ties
-    margin, openness = (data.draw(hnp.arrays(np.float64, n, elements=values)) for _ in range(2))
+    margin, open_scores = (data.draw(hnp.arrays(np.float64, n, elements=values)) for _ in range(2))
     closed = data.draw(st.integers(0, n))
     opened = data.draw(st.integers(0, n - closed))
-    got = select(make(margin), make(openness), Rates(closed / n, opened / n), overlap=overlap)
-    assert tuple(map(rows, got)) == naive.select(margin, openness, closed, opened, overlap)
+    got = select(make(margin), make(open_scores), Rates(closed / n, opened / n), overlap=overlap)
+    assert tuple(map(rows, got)) == naive.select(margin, open_scores, closed, opened, overlap)
 
 
 @pytest.mark.parametrize("order", ["random", "sorted", "hidden"])
@@ -146,7 +146,7 @@ def test_the_losses_tell_the_confidence(make):
         np.tile([[True, False, True], [True, True, True]], (20, 1)),
     )
     for losses in LOSSES:
-        found = score(make(logits), make(cand), losses, "confidence")[1]
+        found = score(make(logits), make(cand), losses, "doubt")[1]
         np.testing.assert_allclose(found, -log_softmax(logits).max(1))
 
 
@@ -157,12 +157,12 @@ def test_score_offers_three_open_set_scores():
     inside, outside = wooden_losses(log_probs, cand)
     for name, expected in {
         "surprise": inside[0] + outside[0],
-        "confidence": -log_probs[0, 0],
+        "doubt": -log_probs[0, 0],
         "energy": -np.log(np.exp(logits).sum()),
     }.items():
-        margin, openness = score(logits, cand, openness=name)
+        margin, open_scores = score(logits, cand, open_score=name)
         assert margin[0] == pytest.approx(outside[0] - inside[0])
-        assert openness[0] == pytest.approx(expected)
+        assert open_scores[0] == pytest.approx(expected)
 
 
 def outputs(epochs):

@@ -513,7 +513,7 @@ def test_half_precision_of_large_state_changes_results_little(name, monkeypatch)
     """Beyond 2^28 entries per-example state is kept in half precision; here, beyond none."""
     problem = make_problem(digits(0), q=0.3, tau1=0.2, tau2=0.4, seed=0)
     settings = (
-        {"rates": problem.rates, "warmup": 0.3, "openness": "confidence"} if name == "ooc" else {}
+        {"rates": problem.rates, "warmup": 0.3, "open_score": "doubt"} if name == "ooc" else {}
     )
     found = {}
     for limit in (base.HALF_BEYOND, 0):

@@ -20,21 +20,21 @@ from candidly.scores import LOSSES, Array, doubt, energy, log_softmax, margin, s
 
 LARGE = 1 << 23  # entries for which compiled loops are worth half a second of compilation
 SAMPLE = 1 << 14  # values that tell roughly where a ranking is cut
-OPEN_SCORES = ("surprise", "confidence", "energy")
+OPEN_SCORES = ("surprise", "doubt", "energy")
 
 
-def select(margin: Array, openness: Array, rates: Rates, *, overlap: bool = False) -> Selection:
+def select(margin: Array, open_scores: Array, rates: Rates, *, overlap: bool = False) -> Selection:
     """Divide the examples by their scores, Eq. (1) with sizes from `rates`.
 
-    `overlap=False`: a partition: first the open ones by the largest `openness`, then the closed ones among the rest by
+    `overlap=False`: a partition: first the open ones by the largest `open_scores`, then the closed ones among the rest by
     the smallest `margin`. `overlap=True`, as in the authors' program: three independent rankings, so that open examples
     overlap the others and some are in no set. Of equal rows the earlier are normal, the later closed; the earlier open.
     """
     _refuse_nan(margin, "margin")
-    _refuse_nan(openness, "openness")
+    _refuse_nan(open_scores, "open_scores")
     n = margin.shape[0]
     n_closed, n_open = rates.counts(n)
-    is_open = _largest(openness, n_open)
+    is_open = _largest(open_scores, n_open)
     if overlap:
         return Selection(
             _largest(margin, n - n_closed - n_open), ~_largest(margin, n - n_closed), is_open
@@ -44,14 +44,14 @@ def select(margin: Array, openness: Array, rates: Rates, *, overlap: bool = Fals
 
 
 def score(
-    logits: Array, candidates: Array, losses: str = "wooden", openness: str = "surprise"
+    logits: Array, candidates: Array, losses: str = "wooden", open_score: str = "surprise"
 ) -> tuple[Array, Array]:
-    """(margin, openness) of each example from logits, by the chosen losses (`LOSSES`) and score (`OPEN_SCORES`)."""
-    return score_blocks(lambda rows: (logits[rows], candidates[rows]), logits, losses, openness)
+    """(margin, open score) of each example from logits, by the chosen losses (`LOSSES`) and score (`OPEN_SCORES`)."""
+    return score_blocks(lambda rows: (logits[rows], candidates[rows]), logits, losses, open_score)
 
 
 def score_blocks(
-    block: Callable[[slice], tuple[Array, Array]], like: Array, losses: str, openness: str
+    block: Callable[[slice], tuple[Array, Array]], like: Array, losses: str, open_score: str
 ) -> tuple[Array, Array]:
     """The same of logits and candidates that `block` gives for a slice of rows; in all they are as many as `like`."""
     xp, sides, each = array_namespace(like), _sides, map
@@ -64,35 +64,34 @@ def score_blocks(
     def work(
         rows: slice,
     ) -> None:  # small results that wait for each other would keep memory between them in use
-        for kind, values in enumerate(sides(*block(rows), losses, openness)):
+        for kind, values in enumerate(sides(*block(rows), losses, open_score)):
             found[kind, rows] = values
 
     list(each(work, row_blocks(*like.shape)))
-    inside, outside, open_score = found
-    return margin(inside, outside), surprise(
-        inside, outside
-    ) if openness == "surprise" else open_score
+    inside, outside, other = found
+    open_scores = surprise(inside, outside) if open_score == "surprise" else other
+    return margin(inside, outside), open_scores
 
 
 def _sides(
-    logits: Array, candidates: Array, losses: str, openness: str
+    logits: Array, candidates: Array, losses: str, open_score: str
 ) -> tuple[Array, Array, Array]:
     """(inside, outside, energy or doubt); the lesser of two wooden losses is that of the best class of all."""
     xp, log_probs = array_namespace(logits, candidates), log_softmax(logits)
     inside, outside = LOSSES[losses](log_probs, candidates)
-    if openness == "energy":
+    if open_score == "energy":
         return inside, outside, energy(logits)
     return inside, outside, xp.minimum(inside, outside) if losses == "wooden" else doubt(log_probs)
 
 
 def _sides_by_loops(
-    logits: Array, candidates: Array, losses: str, openness: str
+    logits: Array, candidates: Array, losses: str, open_score: str
 ) -> tuple[Array, Array, Array]:
     """The same with wooden losses; the loops are written for single precision."""
     if logits.dtype.itemsize != 4:
-        return _sides(logits, candidates, losses, openness)
+        return _sides(logits, candidates, losses, open_score)
     inside, outside, energies = _loops().wooden_losses(logits, candidates)
-    return inside, outside, energies if openness == "energy" else inside.minimum(outside)
+    return inside, outside, energies if open_score == "energy" else inside.minimum(outside)
 
 
 def _suits_loops(logits: Array) -> bool:

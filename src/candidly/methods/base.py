@@ -53,7 +53,7 @@ class Method(nn.Module, ABC):
     )
     warming: bool = False  # is this epoch part of a warm-up, which may cost another amount?
     scores: tuple[Tensor, Tensor] | None = (
-        None  # (margin, openness) of all examples, by which it last divided them
+        None  # (margin, open score) of all examples, by which it last divided them
     )
 
     def setup(self, model: nn.Module, candidates: Tensor, rng: torch.Generator) -> None:

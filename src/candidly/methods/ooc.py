@@ -36,7 +36,7 @@ class OOC(PRODEN):
     many epochs again, from what two more nets, each of which trains on one half of the rows until then, say of the
     other half. `warmup`: epochs, or a share of the training if below 1 (the paper's 30 of 300 is 0.1); as long as the
     training, it is PRODEN. `ramp`: share of the epochs after the warm-up over which the selected shares grow from none
-    to the rates. `window`, `momentum`, `recursive`: the ensemble. `losses`, `openness`, `overlap`: the selection.
+    to the rates. `window`, `momentum`, `recursive`: the ensemble. `losses`, `open_score`, `overlap`: the selection.
     `temperature`, `random_from`: the targets. `alpha`, `beta`: weights of closed and open examples.
     `disambiguation`, `reverse`, `randomise` switch LD, RLD and RCG off for the ablations.
     """
@@ -48,10 +48,10 @@ class OOC(PRODEN):
             "temperature": 1.0,
             "random_from": "candidates",
         },
-        "robust": {"overlap": False, "openness": "confidence"},
+        "robust": {"overlap": False, "open_score": "doubt"},
         "gradual": {
             "overlap": False,
-            "openness": "confidence",
+            "open_score": "doubt",
             "ramp": 0.7,
             "momentum": 0.5,
             "recursive": True,
@@ -84,7 +84,7 @@ class OOC(PRODEN):
         momentum: float = 0.9,
         recursive: bool = False,
         losses: str = "wooden",
-        openness: str = "surprise",
+        open_score: str = "surprise",
         overlap: bool = True,
         temperature: float = 0.5,
         random_from: str = "all",
@@ -105,9 +105,9 @@ class OOC(PRODEN):
             number(ramp, "ramp", 0, 1),
         )
         self.ensemble = MovingEnsemble(window, momentum, recursive)
-        self.losses, self.openness = (
+        self.losses, self.open_score = (
             one_of(losses, LOSSES, "losses"),
-            one_of(openness, OPEN_SCORES, "openness"),
+            one_of(open_score, OPEN_SCORES, "open_score"),
         )
         self.overlap, self.temperature = overlap, number(temperature, "temperature", 1e-3)
         self.random_from = one_of(random_from, ("all", "candidates"), "random_from")
@@ -159,7 +159,7 @@ class OOC(PRODEN):
         if self.given == "auto" and epoch % self.warmup_epochs == 0 and epoch <= self.twin_epochs:
             self.estimate()
         self.scores = score_blocks(
-            lambda rows: self.moved(rows, output[rows]), output, self.losses, self.openness
+            lambda rows: self.moved(rows, output[rows]), output, self.losses, self.open_score
         )
         self.groups = torch.stack(
             select(*self.scores, self.rates_now(), overlap=self.overlap)
