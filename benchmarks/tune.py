@@ -19,8 +19,9 @@ from typing import Any
 
 import torch
 
-from candidly.bench.grid import ROWS, Cell, Job, Row, method_of
+from candidly.bench.grid import ROWS, Cell, Job, Row
 from candidly.bench.problems import Problem, Source, make_problem, reduced, supervised_problem
+from candidly.bench.runner import method_of
 from candidly.bench.scales import SCALES, Scale, load_source, moments
 from candidly.metrics import final_score
 from candidly.tensors.nets import build_net

@@ -162,7 +162,7 @@ def demo(
     as_json: Json = False,
 ) -> None:
     """See the method at work on handwritten digits: 0-5 are known, 6-9 belong to no class. Takes under a minute."""
-    from candidly.bench.demo import render, run_demo
+    from candidly.bench.demo import demo_text, run_demo
 
     with heap.kept():
         results = run_demo(
@@ -175,7 +175,7 @@ def demo(
             settings=settings or [],
             also=also or [],
         )
-    echo_json(results) if as_json else echo(render(results))
+    echo_json(results) if as_json else echo(demo_text(results))
 
 
 @app.command(
@@ -610,6 +610,7 @@ def bench_run(
 ) -> None:
     """Train what is not finished of a table, and print it. Stop it at any time; the same command goes on."""
     from candidly.bench import commands
+    from candidly.bench.results import load_results
 
     jobs = commands.jobs(table, scale, cells, methods, seeds, tau, part)
     if dry_run:
@@ -619,7 +620,7 @@ def bench_run(
         done = commands.run(jobs, out, data_dir, retry, device)
     echo(done, err=True)
     if part == "1/1":
-        _table(jobs, table, out)
+        _table(jobs, table, load_results(out), out)
 
 
 @bench_app.command(
@@ -643,25 +644,26 @@ def bench_show(
 ) -> None:
     """Print a table: mean and spread over the seeds, the best in bold, the paper's number and the difference."""
     from candidly.bench import commands
+    from candidly.bench.results import load_results
 
-    chosen = commands.jobs(
-        table, commands.scale_of(scale, out, results), cells, methods, seeds, tau
-    )
-    _table(chosen, table, out, results, style, details)
+    found = load_results(out, results)
+    chosen = commands.scale_of(scale, found, results or out)
+    jobs = commands.jobs(table, chosen, cells, methods, seeds, tau)
+    _table(jobs, table, found, out, style, details)
 
 
 def _table(
     jobs: Any,
     table: str,
+    found: Any,
     out: Path,
-    results: Path | None = None,
     style: str = "md",
     details: bool = False,
 ) -> None:
     from candidly.bench import commands
 
-    echo(commands.show(jobs, table, out, results, style, details))
-    for note in commands.notes(jobs, table, out, results):
+    echo(commands.show(jobs, table, found, style, details))
+    for note in commands.notes(jobs, table, found, out):
         echo(note, err=True)
 
 
@@ -695,8 +697,8 @@ def bench_figure(
     """Draw one of the paper's figures from runs of seed 0; `examples` also needs the images."""
     from candidly.bench import commands
 
-    chosen, file = commands.scale_of(scale, out, results), file or Path(f"{figure}.png")
-    echo(commands.figure(figure, chosen, open_set, out, results, data_dir, file, train))
+    file = file or Path(f"{figure}.png")
+    echo(commands.figure(figure, scale, open_set, out, results, data_dir, file, train))
 
 
 @bench_app.command("export", epilog=_examples("candidly bench export results/digits.jsonl"))
@@ -705,9 +707,9 @@ def bench_export(
     out: Runs = Path("runs/bench"),
 ) -> None:
     """Write the results of all finished runs into one small file, for `bench show --results`."""
-    from candidly.bench import commands
+    from candidly.bench.results import export
 
-    echo(commands.export(file, out))
+    echo(export(file, out))
 
 
 @bench_app.command("scales", epilog=_examples("candidly bench scales"))
