@@ -13,6 +13,7 @@ def load_script(path: str) -> ModuleType:
     file = ROOT / path
     spec = importlib.util.spec_from_file_location(file.stem, file)
     module = importlib.util.module_from_spec(spec)
+    sys.modules[file.stem] = module  # dataclasses look their module up
     sys.path.insert(0, str(file.parent))
     try:
         spec.loader.exec_module(module)

@@ -394,7 +394,8 @@ def test_missing_runs_and_mixed_data_of_a_table_are_reported(tmp_path):
     assert commands.notes([first, second], "table1", found, tmp_path) == []
     assert commands.notes(chosen, "table1", found, tmp_path) == [
         "2 of 3 runs are there; to train the missing runs: candidly bench run table1 --scale tiny "
-        f'--cells "digits q=0.1 tau=0.2,0.4" --methods "{third.row.name}" --seeds 1 --out {tmp_path}'
+        '--cells "digits q=0.1 tau=0.2,0.4" '
+        f'--methods "{third.row.name}" --seeds 1 --out {tmp_path}'
     ]
     odd = table_jobs("table1", TINY, cells=["*q=0.1*"], rows=["cc"], tau=(0.0, 0.5))
     assert (

@@ -1,7 +1,6 @@
 """The picture of imports between folders: what it is drawn from."""
 
 import pytest
-
 from scripts import load_script
 
 graph = load_script("tools/import_graph.py")

@@ -38,8 +38,8 @@ LEVEL = 0.95
 LAYERED_WIDTH = 7.5
 GAP = 0.3
 COLOURS = {"down": "#3b6ea5", "against": "#c8102e"}
-STARTS = 16  # of the search for places
-ATTEMPTS = 1200  # to find better places, from each start
+STARTS = 5  # of the search for places
+ATTEMPTS = 1000  # to find better places, from each start
 
 
 @dataclass(frozen=True)
