@@ -180,7 +180,11 @@ def run_job(
     method = method_of(job, problem)
     data = supervised_problem(problem) if job.row.reference == "supervised" else problem
     views = make_views(data.X, **moments(scale), device=find_device(device))
-    net = {"name": scale.net, "shape": list(views.shape), "n_classes": data.candidates.n_classes}
+    net: dict[str, Any] = {
+        "name": scale.net,
+        "shape": list(views.shape),
+        "n_classes": data.candidates.n_classes,
+    }
     net |= scale.net_settings
     model = build_net(**net, seed=job.seed)
     options = {"scheme": scale.scheme, "seed": job.seed, **job.plan}
