@@ -1,9 +1,10 @@
-"""Every speed measurement in one run, as JSON, as tables and as a plot: `python benchmarks/all.py --out FOLDER`.
+"""Measure all speeds in one run, and write them as JSON, as tables and as a plot.
 
+    python benchmarks/all.py --out FOLDER
     python benchmarks/all.py --out results --show    # the tables of what is already there
 
-The parts take turns on one machine that should do nothing else. `--only` picks some; what the JSON already holds of the
-others is kept.
+The parts take turns on one machine that should do nothing else. `--only` picks some; results of
+the others stay in the JSON file.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def ratio(found: dict[str, Any]) -> str:
 
 
 def rows(results: dict[str, Any]) -> list[tuple[str, dict[str, Any], str]]:
-    """(what, ratio with its interval, limit)."""
+    """List (what, ratio with its interval, limit)."""
     listed = [
         (f"an epoch of {name} / bare loop", f, f"{overhead.LIMITS[name]:.2f}")
         for name, f in results["methods"].items()
@@ -90,7 +91,7 @@ def rows(results: dict[str, Any]) -> list[tuple[str, dict[str, Any], str]]:
 
 
 def tables(results: dict[str, Any]) -> str:
-    """Markdown: ratios with the intervals of their medians, what grows with the rows, and the rest."""
+    """Write Markdown: ratios with intervals, growth with the rows, throughput and start-up."""
     lines = ["| | ratio [95 % interval] | at most |", "|---|---|---|"]
     lines += [f"| {what} | {ratio(found)} | {limit} |" for what, found, limit in rows(results)]
     lines += ["", "| rows | " + " | ".join(f"{job}: s, MB" for job in results["growth"]) + " |"]
@@ -104,10 +105,9 @@ def tables(results: dict[str, Any]) -> str:
     ]
     lines.append(f"| grows as | {' | '.join(laws)} |")
     lines += ["", "| views | images/s [quartiles] | distinct of 64 |", "|---|---|---|"]
-    lines += [
-        f"| {f['program']} | {f['median']:,.0f} [{f['low']:,.0f}, {f['high']:,.0f}] | {f['distinct'] or ''} |"
-        for f in results["augmentation"]
-    ]
+    for f in results["augmentation"]:
+        rate = f"{f['median']:,.0f} [{f['low']:,.0f}, {f['high']:,.0f}]"
+        lines.append(f"| {f['program']} | {rate} | {f['distinct'] or ''} |")
     lines += ["", "| | seconds |", "|---|---|"]
     lines += [
         f"| `{name}` | {found['seconds']:.2f} |" for name, found in results["startup"].items()
@@ -121,7 +121,7 @@ def tables(results: dict[str, Any]) -> str:
 
 
 def plot(results: dict[str, Any], path: Path) -> None:
-    """Ratios with their intervals and limits; growth of time with the rows."""
+    """Draw ratios with their intervals and limits, and the growth of time with the rows."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.2, 3.2), layout="constrained")
@@ -130,15 +130,8 @@ def plot(results: dict[str, Any], path: Path) -> None:
         left.plot([found["low"], found["high"]], [y, y], color="#0072b2", lw=2)
         left.plot(found["ratio"], y, "o", color="#0072b2", ms=4)
         left.plot(overhead.LIMITS[name], y, "|", color="#d55e00", ms=10, mew=2)
-        left.text(
-            -0.02,
-            y,
-            name,
-            ha="right",
-            va="center",
-            fontsize=7,
-            transform=left.get_yaxis_transform(),
-        )
+        style = {"ha": "right", "va": "center", "fontsize": 7}
+        left.text(-0.02, y, name, transform=left.get_yaxis_transform(), **style)
     left.set_yticks([])
     left.axvline(1, color="black", lw=0.8)
     left.set_xlabel("time beside the bare loop (bar: limit)", fontsize=8)
@@ -155,12 +148,11 @@ def plot(results: dict[str, Any], path: Path) -> None:
 
 
 def stamp() -> dict[str, Any]:
-    """When, where and how busy it was."""
-    machine = {"processor": processor(), "threads": torch.get_num_threads()}
-    now = datetime.now(UTC).isoformat(timespec="seconds")
+    """Describe when, where and how busy it was."""
     return {
-        "time": now,
-        **machine,
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "processor": processor(),
+        "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "load": round(os.getloadavg()[0], 2),
     }

@@ -1,7 +1,8 @@
-"""Problems to audit: candidate sets with known truth, and out-of-fold outputs of a small model trained on the sets.
+"""Problems to audit: candidate sets with known truth, and out-of-fold outputs of a small model.
 
-The model never predicts a row that it was trained on, and nothing here but `kinds` and `labels` knows the truth: they
-only evaluate. Outputs are kept in a cache folder, so that an audit can be changed and measured again within seconds.
+The model never predicts a row that it was trained on, and only `kinds` and `labels` know the truth:
+they are for evaluation. Outputs are cached in a folder, so that an audit can be changed and
+measured again within seconds.
 """
 
 from __future__ import annotations
@@ -23,15 +24,13 @@ QS = (0.1, 0.3, 0.5)
 TAUS = ((0.0, 0.0), (0.1, 0.1), (0.2, 0.4), (0.3, 0.6), (0.3, 0.0), (0.0, 0.6))
 ROWS = 5000  # known and open rows together, where there are that many
 WIDTH = 64  # of encoded features after the PCA
-REAL = {
-    "lost": "lost.mat",
-    "msrcv2": "MSRCv2.mat",
-}  # their candidate sets are people's and captions', not drawn by q
+# Their candidate sets come from people and captions, and are not drawn by q.
+REAL = {"lost": "lost.mat", "msrcv2": "MSRCv2.mat"}
 
 
 @dataclass(frozen=True)
 class Case:
-    """What an audit gets (candidates, logits, features), and what it is judged by (kinds, labels)."""
+    """What an audit gets (candidates, logits, features), and its truth (kinds, labels)."""
 
     candidates: np.ndarray
     logits: np.ndarray
@@ -41,16 +40,18 @@ class Case:
 
 
 def cells(names: list[str]) -> list[tuple[str, float, tuple[float, float]]]:
-    """(data, q, tau) of the grid; data with real candidate sets have no q (0 stands for it)."""
-    return [
-        (name, q, tau) for name in names for q in ((0.0,) if name in REAL else QS) for tau in TAUS
-    ]
+    """List (data, q, tau) of the grid; q is 0 for data with real candidate sets."""
+    found = []
+    for name in names:
+        qs = (0.0,) if name in REAL else QS
+        found += [(name, q, tau) for q in qs for tau in TAUS]
+    return found
 
 
 def case(
     name: str, q: float, tau: tuple[float, float], seed: int, folder: Path, model: str = "proden"
 ) -> Case:
-    """One cell of the grid, from the cache if it is there."""
+    """Make one cell of the grid, or read it from the cache."""
     path = folder / f"{name}-{model}-q{q:g}-tau{tau[0]:g},{tau[1]:g}-seed{seed}.npz"
     if not path.exists():
         made = _make(name, q, tau, seed, model)
@@ -66,11 +67,10 @@ def _make(name: str, q: float, tau: tuple[float, float], seed: int, model: str) 
         X, mask, kinds, labels = _real(name, tau, seed)
     else:
         problem = _drawn(name, q, tau, seed)
-        X, mask = (
-            problem.X.reshape(len(problem.X), -1).astype(np.float32),
-            problem.candidates.dense(),
-        )
-        kinds, labels = problem.truth.kinds, problem.truth.labels
+        X = problem.X.reshape(len(problem.X), -1).astype(np.float32)
+        mask = problem.candidates.dense()
+        kinds = problem.truth.kinds
+        labels = problem.truth.labels
     logits = out_of_fold(X, mask, seed, model)
     return Case(mask, logits, X, kinds, labels)
 
@@ -80,9 +80,10 @@ def _drawn(name: str, q: float, tau: tuple[float, float], seed: int) -> Problem:
 
 
 def _digits(_tau2: float, seed: int) -> Source:
-    """All rows of the known digits: no test set is needed."""
+    """Take all rows of the known digits: no test set is needed."""
     source = digits(seed)
-    X, y = np.concatenate([source.X, source.X_test]), np.concatenate([source.y, source.y_test])
+    X = np.concatenate([source.X, source.X_test])
+    y = np.concatenate([source.y, source.y_test])
     return Source(X, y, source.pool, source.X_test, source.y_test, source.classes)
 
 
@@ -97,7 +98,7 @@ def _images(known: str, pool: str) -> Callable[[float, int], Source]:
 
 
 def _encoded(known: str, pool: str) -> Callable[[float, int], Source]:
-    """Features of the frozen encoder, reduced by a PCA of the rows that are used (no label is needed for it)."""
+    """Encode images with the frozen encoder, and reduce the rows that are used by their PCA."""
 
     @cache
     def features() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -120,15 +121,14 @@ def _encoded(known: str, pool: str) -> Callable[[float, int], Source]:
 def _some(
     X: np.ndarray, y: np.ndarray, pool: np.ndarray, tau2: float, seed: int, scale: float
 ) -> Source:
-    """As many known rows as make `ROWS` with their open ones, other ones for each seed."""
+    """Draw as many known rows as make `ROWS` with their open ones."""
     rng = np.random.default_rng([seed, 7])
-    n0 = int(ROWS / (1 + tau2))
-    rows, others = rng.permutation(len(X))[:n0], rng.permutation(len(pool))[:ROWS]
-    X, y, pool = (
-        X[rows].astype(np.float32) / scale,
-        y[rows],
-        pool[others].astype(np.float32) / scale,
-    )
+    n_known = int(ROWS / (1 + tau2))
+    rows = rng.permutation(len(X))[:n_known]
+    others = rng.permutation(len(pool))[:ROWS]
+    X = X[rows].astype(np.float32) / scale
+    y = y[rows]
+    pool = pool[others].astype(np.float32) / scale
     return Source(X, y, pool, X[:1], y[:1], tuple(map(str, range(int(y.max()) + 1))))
 
 
@@ -143,35 +143,35 @@ SOURCES: dict[str, Callable[[float, int], Source]] = {
 def _real(
     name: str, tau: tuple[float, float], seed: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """A table with its own candidate sets: some classes are held out as the open world, some sets lose their truth.
+    """Read a table with its own candidate sets; hide some classes, and make some rows closed.
 
-    A row of a held-out class keeps its other candidates; without any it is dropped. The closed rows are made by
-    `misplace`, the others stay as they were collected.
+    Rows of hidden classes are open. They keep their other candidates, and are dropped without any.
+    `misplace` makes the closed rows; the others stay as they were collected.
     """
     from scipy.io import loadmat
 
     table = loadmat(Path(os.environ.get("CANDIDLY_DATA", ".")) / "tables" / REAL[name])
-    X, target, sets = (
-        table["data"],
-        table["target"].toarray().T > 0,
-        table["partial_target"].toarray().T > 0,
-    )
+    X = table["data"]
+    target = table["target"].toarray().T > 0
+    sets = table["partial_target"].toarray().T > 0
     rng = np.random.default_rng([seed, 11])
     used = np.flatnonzero(target.sum(axis=0) >= 10)
-    held = rng.permutation(used)[: len(used) // 3]
-    kept = np.setdiff1d(used, held)
+    hidden = rng.permutation(used)[: len(used) // 3]
+    classes = np.setdiff1d(used, hidden)
     y = target.argmax(axis=1)
-    mask, is_open = sets[:, kept], np.isin(y, held)
-    known = np.flatnonzero(np.isin(y, kept))
-    intruders = rng.permutation(np.flatnonzero(is_open & mask.any(axis=1)))
-    if len(intruders) < tau[1] * len(known):
-        known = rng.permutation(known)[: int(len(intruders) / tau[1])]
-    intruders = intruders[: int(tau[1] * len(known))]
-    rows = np.concatenate([known, intruders])
-    labels = np.where(is_open[rows], -1, np.searchsorted(kept, y[rows]))
+    mask = sets[:, classes]
+    is_open = np.isin(y, hidden)
+    known = np.flatnonzero(np.isin(y, classes))
+    opened = rng.permutation(np.flatnonzero(is_open & mask.any(axis=1)))
+    if len(opened) < tau[1] * len(known):
+        known = rng.permutation(known)[: int(len(opened) / tau[1])]
+    opened = opened[: int(tau[1] * len(known))]
+    rows = np.concatenate([known, opened])
+    labels = np.where(is_open[rows], -1, np.searchsorted(classes, y[rows]))
     kinds = np.where(labels < 0, OPEN, NORMAL).astype(np.uint8)
-    mask, n0 = mask[rows], len(known)
-    mask[:n0], closed = misplace(mask[:n0], labels[:n0], int(tau[0] * n0), rng)
+    mask = mask[rows]
+    n_known = len(known)
+    mask[:n_known], closed = misplace(mask[:n_known], labels[:n_known], int(tau[0] * n_known), rng)
     kinds[closed] = CLOSED
     order = rng.permutation(len(rows))
     return X[rows][order].astype(np.float32), mask[order], kinds[order], labels[order]
@@ -180,7 +180,7 @@ def _real(
 def out_of_fold(
     X: np.ndarray, mask: np.ndarray, seed: int, method: str, folds: int = 5, epochs: int = 20
 ) -> np.ndarray:
-    """(n, c) logits of an MLP: each row's by a model that was trained on the other folds."""
+    """Return (n, c) logits of an MLP, each row's by a model trained on the other folds."""
     import torch
 
     import candidly

@@ -1,14 +1,14 @@
-"""Which score finds closed and open rows best? Average precision, beside the naive rule and cleanlab.
+"""Which score finds closed and open rows best? Average precision, beside naive rule and cleanlab.
 
     python benchmarks/audit_find.py --data digits lost msrcv2 --out FILE.jsonl
-    python benchmarks/audit_find.py --out FILE.jsonl --picture FILE.png     # only the tables and the picture of a file
+    python benchmarks/audit_find.py --out FILE.jsonl --picture FILE.png    # only what is in a file
 
-Closed: `p_closed` against 1 - mass inside the candidates, and cleanlab's label quality with the best candidate as
-label and its multilabel variant. Open: `p_open` against the same mass, and cleanlab's out-of-distribution scores on the
-outputs and on the features. Outside: both together. Also the calibration of the two probabilities (error over 15 bins
-of equal count; counts for a reliability diagram), and what calibration on injected rows would change
-(audit_injection.py; seed 0 only, as it takes longer). Appends and skips like audit_rates.py; rivals' results are kept
-beside the outputs in `--cache`.
+Closed: `p_closed` against 1 - mass of the candidates, and cleanlab's label quality with the best
+candidate as label and its multilabel variant. Open: `p_open` against the same mass, and cleanlab's
+out-of-distribution scores on the outputs and on the features. Outside: both together. Also the
+calibration of the two probabilities (error over 15 bins of equal count; counts for a reliability
+diagram), and what calibration on injected rows would change (audit_injection.py; seed 0 only, as it
+takes longer). Appends and skips like audit_rates.py; `--cache` also holds the rivals' results.
 """
 
 from __future__ import annotations
@@ -33,41 +33,37 @@ from candidly.scores import log_softmax
 KINDS = ("closed", "open", "outside")
 BINS = 10  # of the reliability diagram, of equal width
 OURS = ("probs", "logits", "features")
-COLOURS = (
-    "#0072b2",
-    "#d55e00",
-    "#009e73",
-    "#cc79a7",
-    "#e69f00",
-    "#000000",
-)  # safe for colour-blind readers
+# Safe for colour-blind readers.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#000000")
 
 
 def rivals(chosen: Case) -> dict[str, np.ndarray]:
-    """Scores that rise with suspicion: the naive rule and cleanlab's."""
+    """Compute scores that rise with suspicion: the naive rule and cleanlab's."""
     from cleanlab.multilabel_classification import get_label_quality_scores as multilabel
     from cleanlab.outlier import OutOfDistribution
     from cleanlab.rank import get_label_quality_scores
 
     probs = np.exp(log_softmax(chosen.logits.astype(np.float64)))
-    inside = np.where(chosen.candidates, probs, 0)
-    best, lists = inside.argmax(axis=1), [np.flatnonzero(row).tolist() for row in chosen.candidates]
+    masked = np.where(chosen.candidates, probs, 0)
+    best = masked.argmax(axis=1)
+    lists = [np.flatnonzero(row).tolist() for row in chosen.candidates]
+    scorer = OutOfDistribution()
+    typical = scorer.fit_score(pred_probs=probs, labels=best, verbose=False)
+    near = OutOfDistribution().fit_score(features=chosen.features, verbose=False)
     return {
-        "mass outside": 1 - inside.sum(axis=1),
+        "mass outside": 1 - masked.sum(axis=1),
         "cleanlab label": 1 - get_label_quality_scores(best, probs),
         "cleanlab margin": 1 - get_label_quality_scores(best, probs, method="normalized_margin"),
         "cleanlab multilabel": 1 - multilabel(lists, probs),
-        "cleanlab ood outputs": 1
-        - OutOfDistribution().fit_score(pred_probs=probs, labels=best, verbose=False),
-        "cleanlab ood features": 1
-        - OutOfDistribution().fit_score(features=chosen.features, verbose=False),
+        "cleanlab ood outputs": 1 - typical,
+        "cleanlab ood features": 1 - near,
     }
 
 
 def precisions(
     chosen: Case, scores: dict[str, dict[str, np.ndarray]]
 ) -> dict[str, dict[str, float]]:
-    """Average precision of each score, for each kind that there is."""
+    """Return the average precision of each score, for each kind that there is."""
     return {
         kind: {name: float(average_precision_score(true, s[kind])) for name, s in scores.items()}
         for kind, true in truth(chosen).items()
@@ -84,15 +80,18 @@ def truth(chosen: Case) -> dict[str, np.ndarray]:
 
 
 def of_rivals(chosen: Case, path: Path) -> dict[str, dict[str, float]]:
-    """Their average precisions, from `path` if they are there."""
+    """Return the rivals' average precisions, from `path` if they are there."""
     if not path.exists():
         scores = {name: dict.fromkeys(KINDS, s) for name, s in rivals(chosen).items()}
         path.write_text(json.dumps(precisions(chosen, scores)))
     return json.loads(path.read_text())
 
 
-def measure(chosen: Case, kept: Path) -> dict[str, Any]:
-    true, found, calibration, reliability = truth(chosen), of_rivals(chosen, kept), {}, {}
+def measure(chosen: Case, cached: Path) -> dict[str, Any]:
+    true = truth(chosen)
+    found = of_rivals(chosen, cached)
+    calibration = {}
+    reliability = {}
     for inputs in OURS:
         table = audit(chosen.candidates, **outputs(chosen, inputs))
         ours = {"closed": table.p_closed, "open": table.p_open, "outside": -table.p_normal}
@@ -103,19 +102,23 @@ def measure(chosen: Case, kept: Path) -> dict[str, Any]:
         calibration[inputs] = errors | {"suggestions right": suggestions_right(chosen, table)}
         if inputs == "logits":
             reliability = {kind: bins(ours[kind], true[kind]) for kind in KINDS[:2]}
-    parts = {"found": found, "calibration": calibration, "reliability": reliability}
-    return {"n": len(chosen.kinds)} | parts
+    return {
+        "n": len(chosen.kinds),
+        "found": found,
+        "calibration": calibration,
+        "reliability": reliability,
+    }
 
 
 def suggestions_right(chosen: Case, table: Any) -> float | None:
-    """Among the closed rows that are called closed."""
+    """Return the share of right suggestions among the closed rows that are called closed."""
     known = (chosen.kinds == CLOSED) & (table.verdict == "closed").to_numpy()
     right = table.suggested_label.astype(float).to_numpy() == chosen.labels
     return float(right[known].mean()) if known.any() else None
 
 
 def bins(p: np.ndarray, true: np.ndarray) -> list[list[float]]:
-    """Of each bin: rows, sum of the probabilities, rows of the kind."""
+    """Count for each bin: rows, sum of the probabilities, rows of the kind."""
     where = np.minimum((p * BINS).astype(int), BINS - 1)
     counts = [np.bincount(where, weights, BINS) for weights in (None, p, true)]
     return [
@@ -131,12 +134,13 @@ def finding(rows: list[dict[str, Any]]) -> list[str]:
     lines = []
     for kind in KINDS:
         with_kind = [row for row in rows if kind in row["found"]]
-        data, names = sorted({row["data"] for row in with_kind}), list(with_kind[0]["found"][kind])
+        data = sorted({row["data"] for row in with_kind})
+        names = list(with_kind[0]["found"][kind])
         lines += [
             f"\nAverage precision, {kind}:\n",
             "| score | " + " | ".join([*data, "all"]) + " |",
+            "|---" * (len(data) + 2) + "|",
         ]
-        lines.append("|---" * (len(data) + 2) + "|")
         for name in names:
             means = by_data(with_kind, lambda row: row["found"][kind][name])  # noqa: B023
             lines.append(f"| {name} | " + " | ".join(f"{m:.3f}" for m in means) + " |")
@@ -145,7 +149,7 @@ def finding(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def by_data(rows: list[dict[str, Any]], value: Callable[[dict[str, Any]], float]) -> list[float]:
-    """The mean over the cells of each data set, and over all."""
+    """Average over the cells of each data set, and over all."""
     data = sorted({row["data"] for row in rows})
     each = [[value(row) for row in rows if row["data"] == d] for d in data]
     return [float(np.mean(values)) for values in [*each, [v for values in each for v in values]]]
@@ -159,9 +163,8 @@ def calibrating(rows: list[dict[str, Any]]) -> list[str]:
             parts = [row["calibration"][inputs] for row in rows if row["data"] == d]
             right = [p["suggestions right"] for p in parts if p["suggestions right"] is not None]
             errors = " | ".join(f"{np.mean([p[k] for p in parts]):.3f}" for k in ("closed", "open"))
-            lines.append(
-                f"| {d} | {inputs} | {errors} | {np.mean(right) if right else np.nan:.3f} |"
-            )
+            share = np.mean(right) if right else np.nan
+            lines.append(f"| {d} | {inputs} | {errors} | {share:.3f} |")
     return lines
 
 
@@ -190,7 +193,7 @@ def injecting(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def picture(rows: list[dict[str, Any]], path: Path) -> None:
-    """Reliability: stated against true frequency, a panel for each probability, a line for each data set."""
+    """Draw stated against true frequency: one panel per probability, one line per data set."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.2, 3.9), layout="constrained")
@@ -212,26 +215,23 @@ def picture(rows: list[dict[str, Any]], path: Path) -> None:
 
 
 def _paired(rows: list[dict[str, Any]], kind: str, names: list[str]) -> str:
-    """The audit against the rival with the best mean, cell by cell: the gap, and where it is behind in every seed."""
+    """Compare the audit with the best rival, cell by cell; list where it is behind in all seeds."""
     lines = []
     for inputs in ("logits", "features"):
-        others = [
-            name
-            for name in names
-            if not name.startswith("audit") and (inputs in name or "features" not in name)
-        ]
+        fair = [name for name in names if inputs in name or "features" not in name]
+        others = [name for name in fair if not name.startswith("audit")]
         rival = max(others, key=lambda name: np.mean([row["found"][kind][name] for row in rows]))
         gaps: dict[tuple[Any, ...], list[float]] = {}
         for row in rows:
             gap = row["found"][kind][f"audit, {inputs}"] - row["found"][kind][rival]
             gaps.setdefault((row["data"], row["q"], *row["tau"]), []).append(gap)
         behind = {key: float(np.mean(g)) for key, g in gaps.items() if max(g) < 0}
-        told = "; ".join(
-            f"{key} {gap:+.3f}" for key, gap in sorted(behind.items(), key=lambda item: item[1])[:6]
-        )
+        worst = sorted(behind.items(), key=lambda item: item[1])[:6]
+        listed = "; ".join(f"{key} {gap:+.3f}" for key, gap in worst)
         mean = np.mean([gap for g in gaps.values() for gap in g])
         lines.append(
-            f"Audit on {inputs} minus {rival}: {mean:+.3f}; behind in all seeds: {len(behind)}/{len(gaps)}. {told}"
+            f"Audit on {inputs} minus {rival}: {mean:+.3f}; "
+            f"behind in all seeds: {len(behind)}/{len(gaps)}. {listed}"
         )
     return "\n".join(lines)
 
@@ -251,11 +251,11 @@ def main() -> None:
         for seed in chosen.seeds:
             if tau == (0, 0) or (name, q, *tau, seed) in done:
                 continue
-            kept = chosen.cache / f"rivals-{name}-q{q:g}-tau{tau[0]:g},{tau[1]:g}-seed{seed}.json"
+            cell = f"{name}-q{q:g}-tau{tau[0]:g},{tau[1]:g}-seed{seed}"
             problem = case(name, q, tau, seed, chosen.cache)
-            row = measure(problem, kept) | (
-                {} if seed else {"injected": audit_injection.measure(problem)}
-            )
+            row = measure(problem, chosen.cache / f"rivals-{cell}.json")
+            if seed == 0:
+                row["injected"] = audit_injection.measure(problem)
             add_row(chosen.out, {"data": name, "q": q, "tau": tau, "seed": seed} | row)
     print(summary(read_rows(chosen.out)))
     if chosen.picture:

@@ -1,11 +1,12 @@
 """How far off are the estimated shares of closed and open rows, and do their intervals hold?
 
     python benchmarks/audit_rates.py --data digits lost msrcv2 --out FILE.jsonl
-    python benchmarks/audit_rates.py --out FILE.jsonl                          # only the tables of what is in the file
+    python benchmarks/audit_rates.py --out FILE.jsonl              # only the tables of the file
 
-For each cell of the grid (data, q, tau, seed) and each kind of input (probabilities; logits; logits and features) one
-line is appended to the file; cells that are there already are skipped. Then a table of all lines is printed. Data other
-than digits are looked for in the folder named by CANDIDLY_DATA; outputs of the model are kept in `--cache`.
+For each cell of the grid (data, q, tau, seed) and each kind of input (probabilities; logits; logits
+and features) one line is appended to the file; cells that are there already are skipped. Then a
+table of all lines is printed. Data other than digits are read from the folder named by
+CANDIDLY_DATA; outputs of the model are cached in `--cache`.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ INPUTS = ("probs", "logits", "features")
 
 
 def outputs(chosen: Case, inputs: str) -> dict[str, Any]:
-    """The arguments of an audit beside the candidates."""
+    """Return the arguments of an audit beside the candidates."""
     if inputs == "probs":
         return {"probs": np.exp(log_softmax(chosen.logits))}
-    return {"logits": chosen.logits} | (
-        {"features": chosen.features} if inputs == "features" else {}
-    )
+    if inputs == "logits":
+        return {"logits": chosen.logits}
+    return {"logits": chosen.logits, "features": chosen.features}
 
 
 def measure(chosen: Case, inputs: str) -> dict[str, Any]:
@@ -53,7 +54,7 @@ def measure(chosen: Case, inputs: str) -> dict[str, Any]:
 
 
 def summary(rows: list[dict[str, Any]]) -> str:
-    """A table of what the mixture's constants were chosen on, and one of what they were not."""
+    """Write a table of the data that the mixture's constants were chosen on, and of the others."""
     parts = {"seeds and data that something was chosen on": [r for r in rows if not is_fresh(r)]}
     parts["nothing was chosen on"] = [r for r in rows if is_fresh(r)]
     return "\n\n".join(f"{title}:\n\n{table(part)}" for title, part in parts.items() if part)
@@ -64,9 +65,10 @@ def is_fresh(row: dict[str, Any]) -> bool:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Errors and coverage for each data set and input, and the worst cells."""
+    """Write errors and coverage for each data set and input, and the worst cells."""
     lines = [
-        "| data | input | cells | error closed | error open | covered closed, open | width | zero excluded at tau=0 |",
+        "| data | input | cells | error closed | error open | covered closed, open | width "
+        "| zero excluded at tau=0 |",
         "|---|---|---|---|---|---|---|---|",
     ]
     groups = {(row["data"], row["input"]): [] for row in rows}
@@ -78,47 +80,38 @@ def table(rows: list[dict[str, Any]]) -> str:
         drawn = [row for row in rows if row["input"] == inputs and row["data"] not in REAL]
         if drawn:
             lines.append(f"| all drawn by q | {inputs} | {len(drawn)} | {_figures(drawn)} |")
-    worst = sorted(
-        rows,
-        key=lambda row: -max(abs(row[k]["found"] - row[k]["true"]) for k in ("closed", "open")),
-    )
+    drawn = [row for row in rows if row["data"] not in REAL]
     lines += ["", "Worst cells (true -> found [interval]):"]
-    for row in [row for row in worst if row["data"] not in REAL][:8]:
-        told = ", ".join(_told(row, name) for name in ("closed", "open"))
-        lines.append(
-            f"- {row['data']}, {row['input']}, q={row['q']}, tau={tuple(row['tau'])}, seed {row['seed']}: {told}"
-        )
+    for row in sorted(drawn, key=_error, reverse=True)[:8]:
+        cell = f"q={row['q']}, tau={tuple(row['tau'])}, seed {row['seed']}"
+        shares = ", ".join(_share(row, name) for name in ("closed", "open"))
+        lines.append(f"- {row['data']}, {row['input']}, {cell}: {shares}")
     return "\n".join(lines)
 
 
+def _error(row: dict[str, Any]) -> float:
+    """Return the larger error of the two shares."""
+    return max(abs(row[kind]["found"] - row[kind]["true"]) for kind in ("closed", "open"))
+
+
 def _figures(group: list[dict[str, Any]]) -> str:
-    errors = {
-        k: np.abs([row[k]["found"] - row[k]["true"] for row in group]) for k in ("closed", "open")
-    }
-    covered = {
-        k: [row[k]["interval"][0] <= row[k]["true"] <= row[k]["interval"][1] for row in group]
-        for k in errors
-    }
-    width = {
-        k: np.median([row[k]["interval"][1] - row[k]["interval"][0] for row in group])
-        for k in errors
-    }
+    shown = []
+    covered = []
+    widths = []
+    for kind in ("closed", "open"):
+        found, true = (np.array([row[kind][name] for row in group]) for name in ("found", "true"))
+        low, high = np.array([row[kind]["interval"] for row in group]).T
+        error = np.abs(found - true)
+        shown.append(f"{np.median(error):.3f} (mean {error.mean():.3f}, max {error.max():.3f})")
+        covered.append(f"{np.mean((low <= true) & (true <= high)):.0%}")
+        widths.append(f"{np.median(high - low):.3f}")
     clean = [row for row in group if tuple(row["tau"]) == (0, 0)]
-    alarms = (
-        np.mean([any(row[k]["interval"][0] > 0 for k in errors) for row in clean])
-        if clean
-        else np.nan
-    )
-    shown = [
-        f"{np.median(e):.3f} (mean {e.mean():.3f}, max {e.max():.3f})" for e in errors.values()
-    ]
-    shares = ", ".join(f"{np.mean(c):.0%}" for c in covered.values())
-    return " | ".join(
-        [*shown, shares, ", ".join(f"{w:.3f}" for w in width.values()), f"{alarms:.0%}"]
-    )
+    alarms = [any(row[kind]["interval"][0] > 0 for kind in ("closed", "open")) for row in clean]
+    rate = np.mean(alarms) if alarms else np.nan
+    return " | ".join([*shown, ", ".join(covered), ", ".join(widths), f"{rate:.0%}"])
 
 
-def _told(row: dict[str, Any], name: str) -> str:
+def _share(row: dict[str, Any], name: str) -> str:
     low, high = row[name]["interval"]
     return f"{name} {row[name]['true']:.3f} -> {row[name]['found']:.3f} [{low:.3f}, {high:.3f}]"
 
@@ -150,10 +143,8 @@ def main() -> None:
                 if (name, q, *tau, seed, inputs) in done:
                     continue
                 row = measure(case(name, q, tau, seed, chosen.cache), inputs)
-                add_row(
-                    chosen.out,
-                    {"data": name, "q": q, "tau": tau, "seed": seed, "input": inputs} | row,
-                )
+                cell = {"data": name, "q": q, "tau": tau, "seed": seed, "input": inputs}
+                add_row(chosen.out, cell | row)
     print(summary(read_rows(chosen.out)))
 
 

@@ -1,10 +1,11 @@
-"""Do sets that are wide in doubtful rows, for another reason than that these are open, mislead the estimated shares?
+"""Do sets that are wide in doubtful rows, though these are not open, mislead the estimated shares?
 
     python benchmarks/audit_sizes.py
 
-Outputs are drawn at random, truths from the outputs, wrong labels blindly, and the more of them the more doubtful a
-row is. A line for each way to do so: the true open share; what is found if sizes always count, and as it is, the mean
-and the largest over the seeds; and how many of the 90 % intervals hold the truth.
+Outputs are drawn at random, truths from the outputs, wrong labels blindly, and more of them in more
+doubtful rows. One line per way to do so: the true open share; the share that is found if sizes
+always count, and as it is, mean and largest over the seeds; and how many of the 90 % intervals hold
+the truth.
 """
 
 from __future__ import annotations
@@ -24,14 +25,19 @@ Floats = np.ndarray
 
 @dataclass(frozen=True)
 class Way:
+    """A way to draw sets.
+
+    `wrong` maps doubt (1 - max p) to the share of wrong labels that are candidates. The lower the
+    `concentration`, the surer the outputs. The sets of a share `open` of the rows have nothing to
+    do with the outputs.
+    """
+
     name: str
-    wrong: Callable[
-        [Floats], Floats
-    ]  # doubt (1 - max p) to the share of the wrong labels that are candidates
+    wrong: Callable[[Floats], Floats]
     n: int = 2000
     c: int = 6
-    concentration: float = 0.25  # of the outputs: the less, the surer
-    open: float = 0.0  # share of the rows whose sets have nothing to do with the outputs
+    concentration: float = 0.25
+    open: float = 0.0
 
 
 WAYS = [
@@ -53,7 +59,7 @@ WAYS = [
 
 
 def draw(way: Way, seed: int) -> tuple[Floats, Floats]:
-    """(mask, probs)."""
+    """Draw (mask, probs)."""
     rng = np.random.default_rng(seed)
     probs = rng.dirichlet(np.full(way.c, way.concentration), size=way.n)
     truth = (rng.random(way.n)[:, None] < probs.cumsum(axis=1)).argmax(axis=1)
@@ -66,7 +72,7 @@ def draw(way: Way, seed: int) -> tuple[Floats, Floats]:
 
 
 def measure(way: Way, seed: int) -> tuple[float, float, bool]:
-    """(open share if sizes always count, open share, does the interval hold the truth?)."""
+    """Return (open share if sizes always count, open share, whether its interval holds)."""
     mask, probs = draw(way, seed)
     found = study(read_outputs(mask, probs, None, None))
     low, high = found.estimate.open_interval
@@ -75,16 +81,13 @@ def measure(way: Way, seed: int) -> tuple[float, float, bool]:
 
 
 def main() -> None:
-    print(
-        "| sets | true | sizes always count | as it is | intervals that hold |\n|---|---|---|---|---|"
-    )
+    print("| sets | true | sizes always count | as it is | intervals that hold |")
+    print("|---|---|---|---|---|")
     for way in WAYS:
-        always, found, held = zip(*(measure(way, seed) for seed in range(SEEDS)), strict=True)
+        always, found, holds = zip(*(measure(way, seed) for seed in range(SEEDS)), strict=True)
         shown = [f"{np.mean(values):.3f}, at most {max(values):.3f}" for values in (always, found)]
-        print(
-            f"| {way.name} | {way.open} | {shown[0]} | {shown[1]} | {sum(held)} of {SEEDS} |",
-            flush=True,
-        )
+        cells = [way.name, way.open, *shown, f"{sum(holds)} of {SEEDS}"]
+        print(f"| {' | '.join(map(str, cells))} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""What an audit of many rows costs: time beside one pass of `probs.max(axis=1)`, and memory beside its inputs.
+"""What an audit costs: time beside one pass of `probs.max(axis=1)`, memory beside its inputs.
 
     python benchmarks/audit_speed.py [--rows 1000000] [--classes 100] [--out FILE.json]
 
-Time: nine interleaved pairs, median. The rates are fitted on a sample, at a cost that does not depend on the rows: it
-is part of the audit, and also measured apart. Memory: the peak of a process that audits memory-mapped probabilities,
-mapped pages included, above what it held after its imports, as a multiple of the inputs (Linux only).
+Time: nine interleaved pairs, median. The rates are fitted on a sample, at a cost that does not
+depend on the rows: it is part of the audit, and also measured apart. Memory: the peak of a process
+that audits memory-mapped probabilities, mapped pages included, above its memory after the imports,
+as a multiple of the inputs (Linux only).
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ import candidly.auditing.verdicts
 from candidly import CandidateSets, audit
 probs, mask = (np.load(path, mmap_mode="r") for path in sys.argv[1:3])
 def peak():
-    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) * 1024
+    lines = open("/proc/self/status")
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
 before = peak()
 audit(mask, probs)
 print(peak() - before)
@@ -36,7 +38,10 @@ print(peak() - before)
 
 
 def make(rows: int, classes: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """(probs, mask): confident outputs, sets of about three classes that hold the best one nine times out of ten."""
+    """Make (probs, mask): sure outputs, and sets of about three classes.
+
+    Nine of ten sets hold the best class.
+    """
     rng = np.random.default_rng(seed)
     probs = np.empty((rows, classes), dtype=np.float32)
     mask = np.empty((rows, classes), dtype=bool)
@@ -46,17 +51,15 @@ def make(rows: int, classes: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray
         p = rng.standard_exponential(shape, dtype=np.float32) ** 3
         probs[part] = p / p.sum(axis=1, keepdims=True)
         mask[part] = rng.random(shape, dtype=np.float32) < 2 / classes
-        top = np.where(
-            rng.random(shape[0]) < 0.9,
-            probs[part].argmax(axis=1),
-            rng.integers(classes, size=shape[0]),
-        )
+        best = probs[part].argmax(axis=1)
+        is_best = rng.random(shape[0]) < 0.9
+        top = np.where(is_best, best, rng.integers(classes, size=shape[0]))
         mask[part][np.arange(shape[0]), top] = True
     return probs, mask
 
 
 def peak_memory(probs: np.ndarray, mask: np.ndarray) -> float:
-    """Peak of an audit in a process of its own, as a multiple of its inputs."""
+    """Return the peak of an audit in a process of its own, as a multiple of its inputs."""
     with tempfile.TemporaryDirectory() as folder:
         paths = [str(Path(folder) / name) for name in ("probs.npy", "mask.npy")]
         np.save(paths[0], probs)
@@ -87,9 +90,8 @@ def main() -> None:
     results["memory"] = peak_memory(probs, mask)
     for name in ("sets", "matrix", "rates"):
         r = results[name]
-        print(
-            f"{name:8} {r['ratio']:.2f} [{r['low']:.2f}, {r['high']:.2f}] x one pass ({r['bare_seconds']:.3f} s)"
-        )
+        ratio = f"{r['ratio']:.2f} [{r['low']:.2f}, {r['high']:.2f}]"
+        print(f"{name:8} {ratio} x one pass ({r['bare_seconds']:.3f} s)")
     print(f"memory   {results['memory']:.2f} x the inputs")
     if chosen.out:
         chosen.out.write_text(json.dumps(results, indent=1) + "\n")

@@ -1,10 +1,13 @@
-"""Images per second of the views, beside kornia's: `python benchmarks/augmentation.py [--out FILE]`.
+"""Images per second of the views, beside kornia's.
 
-All programs take turns on the same batch within one run, so that a slow moment of the machine hits them all. kornia's
-policies draw their operations once for a whole batch, ours for every image: "distinct" counts the different results of
-the random operations (without crop, flip and Cutout) on 64 copies of one image, a mean over 20 batches. "image by
-image" is kornia with a draw for every image, measured on a few images. Other work on the machine disturbs many threads
-more than one: compare with `--threads 1` when it is busy.
+    python benchmarks/augmentation.py [--out FILE]
+
+All programs take turns on the same batch within one run, so that a slow moment of the machine hits
+them all. kornia's policies draw their operations once for a whole batch, ours for every image:
+"distinct" counts the different results of the random operations (without crop, flip and Cutout) on
+64 copies of one image, a mean over 20 batches. "image by image" is kornia with a draw for every
+image, measured on a few images. Other work on the machine disturbs many threads more than one:
+compare with `--threads 1` when it is busy.
 """
 
 from __future__ import annotations
@@ -32,46 +35,42 @@ from pairs import paired_ratio
 
 
 class Case(NamedTuple):
+    """A program that makes views; `policy` makes the random operations alone."""
+
     run: Callable[[], Any]
     images: int
-    policy: Callable[[Tensor], Tensor] | None = None  # the random operations alone
+    policy: Callable[[Tensor], Tensor] | None = None
 
 
 def our_cases(images: Tensor) -> dict[str, Case]:
-    views, index, rng = (
-        make_views(images),
-        torch.arange(len(images)),
-        torch.Generator().manual_seed(0),
-    )
+    views = make_views(images)
+    index = torch.arange(len(images))
+    rng = torch.Generator().manual_seed(0)
 
     def policy(x: Tensor) -> Tensor:
         return warp(*rand_augment(x, torch.rand(len(x), 4, generator=rng)))
 
-    return {
-        f"ours: {kind}": Case(
-            lambda kind=kind: views(index, kind, rng),
-            len(images),
-            policy if kind.endswith("strong") else None,
-        )
-        for kind in VIEWS
-    }
+    def case(kind: str) -> Case:
+        random = policy if kind.endswith("strong") else None
+        return Case(lambda: views(index, kind, rng), len(images), random)
+
+    return {f"ours: {kind}": case(kind) for kind in VIEWS}
 
 
 def kornia_cases(images: Tensor) -> dict[str, Case]:
-    """The same recipes of kornia's parts, from uint8 to normalised float; none when kornia is not installed."""
+    """Make the same recipes of kornia's parts, from uint8 to normalised float.
+
+    There are none when kornia is not installed.
+    """
     try:
         import kornia.augmentation as K
         from kornia.augmentation.auto import AutoAugment, RandAugment
     except ImportError:
-        print(
-            "kornia is not installed, so that only our own views are measured: pip install kornia"
-        )
+        print("kornia is not installed: only our own views are measured (pip install kornia).")
         return {}
     size = tuple(images.shape[1:3])
-    flip, normalise = (
-        K.RandomHorizontalFlip(),
-        K.Normalize(torch.full((3,), 0.5), torch.full((3,), 0.25)),
-    )
+    flip = K.RandomHorizontalFlip()
+    normalise = K.Normalize(torch.full((3,), 0.5), torch.full((3,), 0.25))
     black = K.RandomCrop(size, padding=size[0] // 8)
     mirrored = K.RandomCrop(size, padding=size[0] // 8, padding_mode="reflect")
     cutout = K.RandomErasing(scale=(0.25, 0.25), ratio=(1.0, 1.0), p=1.0)
@@ -85,7 +84,8 @@ def kornia_cases(images: Tensor) -> dict[str, Case]:
 
         return run
 
-    rand_policy, auto_policy = RandAugment(n=2, m=10), AutoAugment("cifar10")
+    rand_policy = RandAugment(n=2, m=10)
+    auto_policy = AutoAugment("cifar10")
     weak = chain(black, flip)
     rand = chain(mirrored, flip, rand_policy, cutout)
     auto = chain(mirrored, flip, auto_policy, cutout)
@@ -99,7 +99,7 @@ def kornia_cases(images: Tensor) -> dict[str, Case]:
 
 
 def measure(cases: dict[str, Case], repeats: int) -> list[dict[str, Any]]:
-    """Quartiles of images per second; the cases take turns, and the first turn is not counted."""
+    """Return quartiles of images per second; cases take turns, the first of which is dropped."""
     seconds: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(repeats + 1):
         for name, case in cases.items():
@@ -108,11 +108,8 @@ def measure(cases: dict[str, Case], repeats: int) -> list[dict[str, Any]]:
             seconds[name].append(time.perf_counter() - start)
     rows = []
     for name, case in cases.items():
-        low, median, high = (
-            np.quantile(case.images / np.array(seconds[name][1:]), [0.25, 0.5, 0.75])
-            .round()
-            .tolist()
-        )
+        rates = case.images / np.array(seconds[name][1:])
+        low, median, high = np.quantile(rates, [0.25, 0.5, 0.75]).round().tolist()
         different = distinct(case.policy) if case.policy else None
         rows.append(
             {"program": name, "median": median, "low": low, "high": high, "distinct": different}
@@ -121,10 +118,9 @@ def measure(cases: dict[str, Case], repeats: int) -> list[dict[str, Any]]:
 
 
 def distinct(policy: Callable[[Tensor], Tensor], copies: int = 64, batches: int = 20) -> float:
-    """How many different images the random operations make of many copies of one, in one batch."""
-    image = torch.randint(
-        0, 256, (1, 32, 32, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(1)
-    )
+    """Count the different images that the random operations make of copies of one, in a batch."""
+    rng = torch.Generator().manual_seed(1)
+    image = torch.randint(0, 256, (1, 32, 32, 3), dtype=torch.uint8, generator=rng)
     results = [policy(image.repeat(copies, 1, 1, 1)) for _ in range(batches)]
     return float(np.mean([len(result.flatten(1).unique(dim=0)) for result in results]))
 
@@ -139,9 +135,10 @@ def throughput(batch: int = 512, size: int = 32, repeats: int = 15) -> list[dict
 def share_of_a_step(
     kind: str = "weak", together: int | None = None, batch: int = 128, pairs: int = 15
 ) -> Any:
-    """Time of making views of some batches / time of as many training steps on them, with the net of the scale `cpu`.
+    """Divide the time of making views of some batches by that of as many training steps.
 
-    As in a training: of as many batches `together` as the trainer takes, and with memory that is kept.
+    The net is that of the scale `cpu`. As in a training, views are made of as many batches
+    `together` as the trainer takes, and freed memory stays in the process.
     """
     rng = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (4096, 32, 32, 3), dtype=torch.uint8, generator=rng)

@@ -1,11 +1,11 @@
-"""Why a compared method falls behind without any out-of-candidate example: the numbers behind docs/methods.md.
+"""Why a compared method falls behind without out-of-candidate examples: numbers of docs/methods.md.
 
     python benchmarks/diagnose.py cavl
     python benchmarks/diagnose.py lws --data-dir FOLDER
     python benchmarks/diagnose.py pico --data-dir FOLDER
 
-cavl: how many of its hard labels are right, epoch by epoch, on digits. lws, pico: single runs on Fashion-MNIST at
-q = 0.1 with other settings; FOLDER holds the idx files of fashion-mnist and mnist.
+cavl: how many of its hard labels are right, epoch by epoch, on digits. lws, pico: single runs on
+Fashion-MNIST at q = 0.1 with other settings; FOLDER holds the idx files of fashion-mnist and mnist.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from candidly.methods.settings import make_method
 from candidly.tensors.nets import build_net
 from candidly.training.trainer import fit
 
-LWS: dict[
-    str, tuple[dict[str, Any], dict[str, Any]]
-] = {  # settings of the method, changes of the scheme
+# Settings of the method, and changes of the scheme.
+LWS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "as in the table": ({}, {}),
     "40 epochs": ({}, {"epochs": 40}),
     "learning rate 0.2": ({}, {"lr": 0.2}),
@@ -36,7 +35,7 @@ LWS: dict[
 
 
 class Watched(CAVL):
-    """CAVL that tells how many of its labels are right. Its training does not see them."""
+    """CAVL that prints how many of its labels are right. Its training does not see the truth."""
 
     def __init__(self, truth: np.ndarray) -> None:
         super().__init__()
@@ -52,13 +51,8 @@ def cavl() -> None:
     for q in (0.1, 0.5):
         print(f"digits, q = {q:g}")
         problem = make_problem(digits(0), q=q, tau1=0, tau2=0, seed=0)
-        fit(
-            build_net("mlp", (64,), 6),
-            problem.X,
-            problem.candidates,
-            Watched(problem.truth.labels),
-            epochs=60,
-        )
+        method = Watched(problem.truth.labels)
+        fit(build_net("mlp", (64,), 6), problem.X, problem.candidates, method, epochs=60)
 
 
 def fashion(data_dir: Path) -> Problem:
@@ -72,20 +66,14 @@ def run(
 ) -> None:
     scale = SCALES["fashion"]
     model = build_net(scale.net, (1, 28, 28), 10, **scale.net_settings)
+    method = make_method(name, None, settings)
     plan = {**scale.changes, **changes}
-    fitted = fit(
-        model,
-        problem.X,
-        problem.candidates,
-        make_method(name, None, settings),
-        test=problem.test,
-        **plan,
-    )
-    predicted, labels = fitted.predictor.logits(problem.test[0]).argmax(1), problem.test[1]
+    fitted = fit(model, problem.X, problem.candidates, method, test=problem.test, **plan)
+    X, labels = problem.test
+    predicted = fitted.predictor.logits(X).argmax(1)
     classes = " ".join(f"{100 * (predicted[labels == k] == k).mean():.0f}" for k in range(10))
-    print(
-        f"{label:20} {100 * fitted.history[-1]['accuracy']:.1f} % (by class: {classes})", flush=True
-    )
+    accuracy = 100 * fitted.history[-1]["accuracy"]
+    print(f"{label:20} {accuracy:.1f} % (by class: {classes})", flush=True)
 
 
 def main() -> None:

@@ -1,8 +1,10 @@
 """The frozen encoder: its speed beside plain eager PyTorch, and which resolution pays.
 
-python benchmarks/encoder.py speed                      # images/s as a ratio, interleaved pairs
-python benchmarks/encoder.py variants                   # the same of what else might be fast
-python benchmarks/encoder.py resolution --data-dir DIR  # a linear probe on validation rows of CIFAR-10's training set
+    python benchmarks/encoder.py speed                      # images/s as a ratio
+    python benchmarks/encoder.py variants                   # the same of what else might be fast
+    python benchmarks/encoder.py resolution --data-dir DIR  # a linear probe on CIFAR-10
+
+The probe is measured on validation rows, cut from the training set.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ class Layer(nn.Module):
         super().__init__()
         padding = size // 2 if stride == 1 else 0  # the same on both sides needs no copy
         self.conv = nn.Conv2d(a, b, size, stride, padding, groups=groups, bias=False)
-        self.norm, self.linear = nn.BatchNorm2d(b, eps=encoders.EPSILON), linear
+        self.norm = nn.BatchNorm2d(b, eps=encoders.EPSILON)
+        self.linear = linear
 
     def forward(self, x: Tensor) -> Tensor:
         size, stride = self.conv.kernel_size[0], self.conv.stride[0]
@@ -72,10 +75,11 @@ def eager() -> nn.Module:
 
 
 def folded(model: nn.Module) -> nn.Module:
-    """Batch norm within the convolutions."""
+    """Fold batch norm into the convolutions."""
     model = copy.deepcopy(model)
     for layer in [module for module in model.modules() if isinstance(module, Layer)]:
-        layer.conv, layer.norm = fuse_conv_bn_eval(layer.conv, layer.norm), nn.Identity()
+        layer.conv = fuse_conv_bn_eval(layer.conv, layer.norm)
+        layer.norm = nn.Identity()
     return model
 
 
@@ -96,21 +100,26 @@ def some_images(n: int) -> np.ndarray:
 
 
 def speed(resolution: int = 96, n: int = 256) -> dict[str, float]:
-    """Time of eager PyTorch / time of `encode`, resizing included in both; above 1 is faster."""
-    images, run = some_images(n), encoders.load_lite0()
+    """Divide the time of eager PyTorch by that of `encode`, resizing included in both."""
+    images = some_images(n)
+    run = encoders.load_lite0()
     plain = runner(eager(), images, resolution, torch.contiguous_format)
     return paired_ratio(plain, lambda: encoders._encode(run, images, resolution, "plain", 0, False))
 
 
 def variants(resolution: int = 96, n: int = 256) -> dict[str, dict[str, float]]:
-    """Time of eager PyTorch / time of other ways to run it, each added to those before; `compiling` in seconds."""
-    images, model = some_images(n), eager()
-    plain, last = runner(model, images, resolution, torch.contiguous_format), torch.channels_last
+    """Divide the time of eager PyTorch by that of other ways to run it.
+
+    Each way is added to those before; `compiling` is in seconds.
+    """
+    images = some_images(n)
+    model = eager()
+    last = torch.channels_last
+    plain = runner(model, images, resolution, torch.contiguous_format)
+    fused = runner(folded(model), images, resolution, torch.contiguous_format)
     quick = folded(model).to(memory_format=last)
     found = {
-        "batch norm folded": paired_ratio(
-            plain, runner(folded(model), images, resolution, torch.contiguous_format)
-        ),
+        "batch norm folded": paired_ratio(plain, fused),
         "channels last": paired_ratio(plain, runner(quick, images, resolution, last)),
     }
     compiled = runner(torch.compile(quick), images, resolution, last)
@@ -121,14 +130,15 @@ def variants(resolution: int = 96, n: int = 256) -> dict[str, dict[str, float]]:
 def resolution(
     data_dir: Path | None, sizes: tuple[int, ...] = (32, 48, 64, 80, 96, 128, 160)
 ) -> list[dict[str, float]]:
-    """Accuracy of a linear probe on 4,000 validation rows, fitted on 8,000 others, and the time of encoding."""
+    """Fit a linear probe on 8,000 rows and test it on 4,000 others, for several resolutions."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
     X, y = load_set("cifar10", "train", data_dir)
     rows = np.random.default_rng(0).permutation(len(X))[:12_000]
-    run, found = encoders.load_lite0(), []
+    run = encoders.load_lite0()
+    found = []
     for size in sizes:
         began = time.perf_counter()
         features = encoders._encode(run, X[rows], size, "plain", 0, None).astype(np.float32)

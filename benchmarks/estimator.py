@@ -1,8 +1,8 @@
-"""The numbers behind docs/estimator.md, on digits: 0-5 are known, half of 6-9 is among the training rows.
+"""Numbers of docs/estimator.md, on digits: 0-5 are known, half of 6-9 is among the training rows.
 
-python benchmarks/estimator.py reject     # how many known test inputs are rejected, and which score ranks best
-python benchmarks/estimator.py epochs     # how long to train: validation rows of digits, folds of FILE.mat
-python benchmarks/estimator.py audit      # who finds the closed-set and open-set rows: `selection_` or `audit`
+python benchmarks/estimator.py reject     # rejected known test inputs; which score ranks best
+python benchmarks/estimator.py epochs     # how long to train: digits, and folds of FILE.mat
+python benchmarks/estimator.py audit      # what finds closed and open rows best
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ KINDS = ("normal", "closed", "open")
 
 
 def load(q: float, tau1: float, tau2: float, seed: int) -> tuple[Problem, np.ndarray]:
-    """A problem, and inputs of no known class that it does not contain."""
+    """Make a problem, and inputs of no known class that it does not contain."""
     source = digits(seed)
     order = np.random.default_rng(seed).permutation(len(source.pool))
-    unseen, pool = source.pool[order[: len(order) // 2]], source.pool[order[len(order) // 2 :]]
-    return make_problem(
-        dataclasses.replace(source, pool=pool), q=q, tau1=tau1, tau2=tau2, seed=seed
-    ), unseen
+    half = len(order) // 2
+    unseen = source.pool[order[:half]]
+    pooled = dataclasses.replace(source, pool=source.pool[order[half:]])
+    return make_problem(pooled, q=q, tau1=tau1, tau2=tau2, seed=seed), unseen
 
 
 def reject(seeds: int) -> None:
@@ -45,15 +45,13 @@ def reject(seeds: int) -> None:
     for cell in CELLS:
         for seed in range(seeds):
             problem, unknown = load(*cell, seed)
-            model = PartialLabelClassifier(random_state=seed, calibrate=0).fit(
-                problem.X, problem.candidates
-            )
+            model = fitted(problem, seed)
             unseen = model._unseen(problem.X, problem.candidates, seed, model.rates_, FOLDS, FOLDS)
-            normal, first = model.selection_.normal, split(problem.candidates, FOLDS, seed) == 0
+            normal = model.selection_.normal
+            first = split(problem.candidates, FOLDS, seed) == 0
             seen = model.predictor_.logits(problem.X)
-            for name, logits in zip(
-                lost, (seen[normal], unseen[normal & first], unseen[normal]), strict=True
-            ):
+            used = (seen[normal], unseen[normal & first], unseen[normal])
+            for name, logits in zip(lost, used, strict=True):
                 model.known_energies_ = -np.sort(-energy(logits))
                 lost[name].append(rejected(model, problem))
             logits = np.concatenate(
@@ -62,37 +60,31 @@ def reject(seeds: int) -> None:
             strange = np.arange(len(logits)) >= len(problem.test[0])
             ranks["energy"].append(auroc(energy(logits), strange))
             ranks["largest probability"].append(auroc(doubt(log_softmax(logits)), strange))
-            print(
-                cell,
-                seed,
-                model.rates_,
-                {name: values[-1] for name, values in lost.items()},
-                flush=True,
-            )
+            latest = {name: values[-1] for name, values in lost.items()}
+            print(cell, seed, model.rates_, latest, flush=True)
     print(f"known test inputs that are rejected: mean (least to most), asked for {ASKED}")
     for name, values in lost.items():
         table = np.array(values)
         columns = zip(table.mean(0), table.min(0), table.max(0), strict=True)
-        print(
-            f"{name:14}"
-            + "   ".join(f"{mean:.3f} ({least:.3f} to {most:.3f})" for mean, least, most in columns)
-        )
-    print(
-        "AUROC, known against unknown: "
-        + "; ".join(f"{name} {np.mean(v):.3f}" for name, v in ranks.items())
-    )
+        shown = [f"{mean:.3f} ({least:.3f} to {most:.3f})" for mean, least, most in columns]
+        print(f"{name:14}" + "   ".join(shown))
+    areas = "; ".join(f"{name} {np.mean(values):.3f}" for name, values in ranks.items())
+    print(f"AUROC, known against unknown: {areas}")
+
+
+def fitted(problem: Problem, seed: int) -> PartialLabelClassifier:
+    model = PartialLabelClassifier(random_state=seed, calibrate=0)
+    return model.fit(problem.X, problem.candidates)
 
 
 def rejected(model: PartialLabelClassifier, problem: Problem) -> list[float]:
-    """Shares of the known test inputs that are rejected."""
-    return [
-        float(np.mean([label is None for label in model.predict(problem.test[0], reject=a)]))
-        for a in ASKED
-    ]
+    """Return the shares of the known test inputs that are rejected."""
+    answers = [model.predict(problem.test[0], reject=share) for share in ASKED]
+    return [float(np.mean([label is None for label in labels])) for labels in answers]
 
 
 def epochs(seeds: int, files: list[Path]) -> None:
-    """Accuracy after trainings of several lengths: on a quarter of the training rows, never on the test rows."""
+    """Print the accuracy of several lengths on a quarter of the training rows, not on test rows."""
     print("epochs", LENGTHS)
     for q, tau1, tau2 in CELLS:
         rows = []
@@ -106,7 +98,9 @@ def epochs(seeds: int, files: list[Path]) -> None:
         )
     for file in files:
         data = read_file(file)
-        X, fold, rows = fit_inputs(data)[1], split(data.sets, 2, 0), []
+        X = fit_inputs(data)[1]
+        fold = split(data.sets, 2, 0)
+        rows = []
         for k in range(2):
             held = fold == k
             test = (X[held], data.truth[held])
@@ -126,26 +120,20 @@ def audit(seeds: int) -> None:
         rows = []
         for seed in range(seeds):
             problem, _ = load(*cell, seed)
-            model = PartialLabelClassifier(random_state=seed, calibrate=0).fit(
-                problem.X, problem.candidates
-            )
-            inside = np.select(
-                [model.selection_.closed, model.selection_.open], KINDS[1:], KINDS[0]
-            )
-            outside = model.audit(problem.X, problem.candidates, cv=5)["verdict"].to_numpy()
+            model = fitted(problem, seed)
+            groups = model.selection_
+            selected = np.select([groups.closed, groups.open], KINDS[1:], KINDS[0])
+            audited = model.audit(problem.X, problem.candidates, cv=5)["verdict"].to_numpy()
             truth = np.array(KINDS)[problem.truth.kinds]
-            rows.append(
-                [f1(found, truth, kind) for found in (inside, outside) for kind in KINDS[1:]]
-            )
+            scores = [f1(found, truth, k) for found in (selected, audited) for k in KINDS[1:]]
+            rows.append(scores)
         means = np.mean(rows, axis=0).round(3)
-        print(
-            f"q, tau1, tau2 = {cell}: F1 of closed, open rows: selection_ {means[:2]}, audit {means[2:]}",
-            flush=True,
-        )
+        f1s = f"F1 of closed, open rows: selection_ {means[:2]}, audit {means[2:]}"
+        print(f"q, tau1, tau2 = {cell}: {f1s}", flush=True)
 
 
 def f1(found: np.ndarray, truth: np.ndarray, kind: str) -> float:
-    """2 hits / (found + true), 1 where there are none and none is found."""
+    """Return 2 hits / (found + true); 1 where there are none and none is found."""
     total = np.sum(found == kind) + np.sum(truth == kind)
     return float(2 * np.sum((found == kind) & (truth == kind)) / total) if total else 1.0
 

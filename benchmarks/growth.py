@@ -1,10 +1,10 @@
-"""How time and memory grow with the rows: corruption, audit and report at 10^4, 10^5 and 10^6 rows of 10 classes.
+"""How time and memory grow with the rows: corruption, audit and report of 10 classes.
 
     python benchmarks/growth.py [--sizes 10000 100000 1000000] [--jobs corrupt audit report]
 
-Nine rounds, each in a process of its own that does all sizes in turn, after a small one that is not measured.
-`exponent` is the slope of log(seconds) against log(rows) between the two largest sizes: 1 is linear. Memory is what a
-job takes at its peak beyond its inputs (Linux).
+Nine rounds, each in a process of its own that does all sizes in turn, after a small one that is not
+measured. `exponent` is the slope of log(seconds) against log(rows) between the two largest sizes: 1
+is linear. Memory is what a job takes at its peak beyond its inputs (Linux).
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def corrupted(n: int) -> Any:
 
 
 def outputs(n: int) -> tuple[Any, np.ndarray]:
-    """Candidate sets, and logits that know the truth of known examples four times in five."""
+    """Make candidate sets, and logits that are right on four of five known examples."""
     sets, truth = corrupted(n)
     rng = np.random.default_rng(1)
     logits = rng.normal(size=(len(sets), CLASSES)).astype(np.float32)
-    told = np.flatnonzero((truth.labels >= 0) & (rng.random(len(sets)) < 0.8))
-    logits[told, truth.labels[told]] += 5
+    right = np.flatnonzero((truth.labels >= 0) & (rng.random(len(sets)) < 0.8))
+    logits[right, truth.labels[right]] += 5
     return sets, logits
 
 
@@ -57,7 +57,7 @@ def audit_job(n: int) -> Callable[[], Any]:
 
 
 def report_job(n: int) -> Callable[[], Any]:
-    """From an audit to the page; the scripts are bundled before, as on any machine that has made a report."""
+    """Make the page of an audit; scripts are bundled before, as if it were not the first report."""
     from candidly import audit, estimate_rates
     from candidly.auditing.evidence import Outputs
     from candidly.auditing.findings import collect_findings
@@ -76,28 +76,28 @@ JOBS = {"corrupt": corrupt_job, "audit": audit_job, "report": report_job}
 
 
 def once(job: str, sizes: Sequence[int]) -> list[dict[str, float]]:
-    """Seconds, and megabytes at the peak beyond the inputs, of each size in this process."""
+    """Measure seconds, and megabytes at the peak beyond the inputs, in this process."""
     JOBS[job](1000)()
     points = []
     for n in sizes:
         run = JOBS[job](n)
         Path("/proc/self/clear_refs").write_text("5")  # the peak is now what is in use
-        inputs, began = memory("VmRSS"), time.perf_counter()
+        inputs = memory("VmRSS")
+        began = time.perf_counter()
         run()
-        points.append(
-            {"seconds": time.perf_counter() - began, "megabytes": memory("VmHWM") - inputs}
-        )
+        spent = time.perf_counter() - began
+        points.append({"seconds": spent, "megabytes": memory("VmHWM") - inputs})
     return points
 
 
 def memory(name: str) -> float:
-    """Megabytes of this process: VmRSS now, VmHWM at the peak."""
+    """Return the megabytes of this process: VmRSS now, VmHWM at the peak."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(name))
 
 
 def measure(job: str, sizes: Sequence[int] = SIZES, rounds: int = 9) -> dict[str, Any]:
-    """Medians over the rounds, and the growth law, with the 95 % intervals of the medians."""
+    """Return medians over the rounds, and the growth law, with the 95 % intervals of medians."""
     command = [sys.executable, __file__, "--once", job, "--sizes", *map(str, sizes)]
     found = [
         json.loads(subprocess.run(command, check=True, capture_output=True).stdout)

@@ -2,9 +2,9 @@
 
     python benchmarks/overhead.py --out FILE.json
 
-The net is that of the scale `cpu`. The bare loop has the same net, the same batches and as many forward and backward
-passes, plain cross-entropy, and its data already as one float tensor in memory. For `ooc` with the extra pass, one
-inference pass is added to it.
+The net is that of the scale `cpu`. The bare loop has the same net, the same batches and as many
+forward and backward passes, plain cross-entropy, and its data already as one float tensor in
+memory. For `ooc` with the extra pass, one inference pass is added to it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from candidly.tensors.views import make_views
 from candidly.training.trainer import Trainer, batches, make_scheme
 from pairs import paired_ratio
 
-# name: (method, settings, scheme, passes with gradient, passes without, one inference pass over all)
+# name: (method, settings, scheme, passes with gradient, passes without, inference pass over all?)
 CASES = {
     "cc": ("cc", {}, "fast", 1, 0, False),
     "proden": ("proden", {}, "fast", 1, 0, False),
@@ -42,14 +42,10 @@ CASES = {
     "crdpll": ("crdpll", {}, "fast", 3, 0, False),
 }
 LIMITS = {
-    "cc": 1.08,
-    "proden": 1.08,
-    "lws": 1.08,
-    "cavl": 1.08,
-    "ooc, recorded": 1.10,
-    "ooc, extra pass": 1.10,
+    **dict.fromkeys(("cc", "proden", "lws", "cavl"), 1.08),
+    **dict.fromkeys(("ooc, recorded", "ooc, extra pass"), 1.10),
+    **dict.fromkeys(("pico", "crdpll"), 1.15),
 }
-LIMITS |= {"pico": 1.15, "crdpll": 1.15}
 
 
 def bare_epoch(model, X, y, order, batch_size, with_grad, without, inference) -> Callable[[], None]:
@@ -78,7 +74,7 @@ def bare_epoch(model, X, y, order, batch_size, with_grad, without, inference) ->
 
 
 def fill_queue(method: PiCO) -> None:
-    """As it is after the first steps of a training."""
+    """Fill the queue as the first steps of a training do."""
     method.queue = F.normalize(torch.randn(method.queue.shape), dim=-1)
     method.queue_labels = torch.arange(method.queue_size) % 10
     method.pointer.fill_(method.queue_size)
@@ -87,7 +83,8 @@ def fill_queue(method: PiCO) -> None:
 def measure(name: str, n: int = 512, batch_size: int = 128, pairs: int = 31) -> dict[str, float]:
     key, settings, scheme, with_grad, without, inference = CASES[name]
     rng = np.random.default_rng(0)
-    images, labels = rng.integers(0, 256, (n, 32, 32, 3), dtype=np.uint8), rng.integers(10, size=n)
+    images = rng.integers(0, 256, (n, 32, 32, 3), dtype=np.uint8)
+    labels = rng.integers(10, size=n)
     sets, truth = corrupt(labels, 10, q=0.1, seed=0)
     model = build_net(SCALES["cpu"].net, (3, 32, 32), 10, **SCALES["cpu"].net_settings)
     plan = make_scheme(scheme, epochs=10_000, batch_size=batch_size, lr=1e-4)
@@ -127,10 +124,8 @@ def main() -> None:
         results[name] = measure(name, chosen.n, chosen.batch_size, chosen.pairs)
         r = results[name]
         verdict = "within" if r["high"] <= LIMITS[name] else "ABOVE"
-        print(
-            f"{name:16} {r['ratio']:.3f} [{r['low']:.3f}, {r['high']:.3f}] x bare, {verdict} {LIMITS[name]:.2f}",
-            flush=True,
-        )
+        ratio = f"{r['ratio']:.3f} [{r['low']:.3f}, {r['high']:.3f}]"
+        print(f"{name:16} {ratio} x bare, {verdict} {LIMITS[name]:.2f}", flush=True)
     if chosen.out:
         chosen.out.write_text(json.dumps(results, indent=1) + "\n")
 

@@ -1,15 +1,18 @@
-"""Files like those that people have, to try `candidly fit` on; the truth is in them too, so that audits can be judged.
+"""Make files like those that people have, to try `candidly fit` on; they also hold the truth.
 
-    python benchmarks/own_data.py FOLDER [digits] [reviews] [tasks] [embeddings] [large] [FILE.mat ...]
+    python benchmarks/own_data.py FOLDER [digits] [reviews] [tasks] [embeddings] [large] [FILE.mat]
 
-digits/digits.csv    1,245 images of 0-5 (and some of 6-9), sets with wrong labels at random (q = 0.2); a tenth of
-                     the known ones lost the truth, 15 % as many belong to no class
+digits/digits.csv    1,245 images of 0-5 (and some of 6-9), sets with wrong labels at random
+                     (q = 0.2); a tenth of the known ones lost the truth, 15 % as many belong to no
+                     class
 reviews.csv          1,500 made-up sentences on six subjects, three annotator columns
-tasks.json           600 such sentences as Label Studio exports them, three annotators, a third of the truth verified
-FILE.mat             a copy of a file of partial-label learning whose sets hold the truth: a tenth of them lose it
+tasks.json           600 such sentences as Label Studio exports them, three annotators, a third of
+                     the truth verified
+FILE.mat             a copy of a file of partial-label learning whose sets hold the truth: a tenth
+                     of them lose it
 embeddings.parquet   200,000 vectors of 128 numbers in 20 classes; q = 0.1, closed 0.1, open 0.1
-large.parquet        5,000,000 rows: 3 of 100 classes, 16 numbers, an id, 500 characters of text; and large.npy, a
-                     model's probabilities for them (float16); not made unless it is named
+large.parquet        5,000,000 rows: 3 of 100 classes, 16 numbers, an id, 500 characters of text;
+                     and large.npy, a model's probabilities for them (float16); only made if named
 """
 
 from __future__ import annotations
@@ -50,17 +53,10 @@ def digits(folder: Path) -> None:
     rows = [["id", "image", "candidates", "label"]]
     for i, (source, labels, label) in enumerate(zip(truth.source, sets, truth.labels, strict=True)):
         pixels = (X[np.r_[known, others][source]].reshape(8, 8) * 15.9).astype(np.uint8)
-        Image.fromarray(pixels).resize((32, 32), Image.Resampling.BICUBIC).save(
-            folder / f"digits/images/{i:04}.png"
-        )
-        rows.append(
-            [
-                f"d{i:04}",
-                f"images/{i:04}.png",
-                "|".join(names[j] for j in labels),
-                _name(names, label),
-            ]
-        )
+        image = Image.fromarray(pixels).resize((32, 32), Image.Resampling.BICUBIC)
+        image.save(folder / f"digits/images/{i:04}.png")
+        candidates = "|".join(names[j] for j in labels)
+        rows.append([f"d{i:04}", f"images/{i:04}.png", candidates, _name(names, label)])
     _write(folder / "digits" / "digits.csv", rows)
 
 
@@ -74,28 +70,26 @@ def _write(path: Path, rows: list[list[str]]) -> None:
 
 
 def sentences(n: int, seed: int) -> tuple[list[str], np.ndarray, list[list[list[str]]]]:
-    """(texts, classes, answers): of ten words three to five are on the subject, one on another.
+    """Make (texts, classes, answers): of ten words, three to five are on the subject, one is not.
 
-    ann is careful; bob gives two labels when he is not sure, and takes size for quality; cy errs in a quarter of all.
+    ann is careful; bob gives two labels when he is not sure, and takes size for quality; cy errs in
+    a quarter of all.
     """
-    rng, names = np.random.default_rng(seed), [*TOPICS]
+    rng = np.random.default_rng(seed)
+    names = [*TOPICS]
     words = [TOPICS[name].split() for name in names]
     y = rng.integers(6, size=n)
     texts, answers = [], []
     for label in y.tolist():
         on = rng.choice(words[label], rng.integers(3, 6)).tolist()
         off = rng.choice(words[rng.integers(6)], 1).tolist()
-        texts.append(
-            " ".join(
-                rng.permutation([*on, *off, *rng.choice(COMMON.split(), 10 - len(on))]).tolist()
-            )
-        )
+        words_of_text = [*on, *off, *rng.choice(COMMON.split(), 10 - len(on))]
+        texts.append(" ".join(rng.permutation(words_of_text).tolist()))
         hard = rng.random() < 0.12  # hard ones mislead all three alike
         seen = int((label + rng.integers(1, 6)) % 6) if hard else label
         ann = seen if rng.random() < 0.97 else int(rng.integers(6))
-        bob = [
-            names.index("quality") if seen == names.index("size") and rng.random() < 0.6 else seen
-        ]
+        confused = seen == names.index("size") and rng.random() < 0.6
+        bob = [names.index("quality") if confused else seen]
         bob += [int(rng.integers(6))] if rng.random() < 0.3 else []
         cy = seen if rng.random() < 0.75 else int(rng.integers(6))
         answers.append([[names[ann]], [names[j] for j in dict.fromkeys(bob)], [names[cy]]])
@@ -106,11 +100,8 @@ def reviews(folder: Path) -> None:
     texts, y, answers = sentences(1500, 0)
     rows = [["id", "review", "ann", "bob", "cy", "label"]]
     for i, (text, label, (ann, bob, cy)) in enumerate(zip(texts, y, answers, strict=True)):
-        said = [
-            "|".join(ann) if i % 4 else "",
-            "|".join(bob),
-            "|".join(cy),
-        ]  # ann has seen three quarters
+        # ann has seen three quarters of them.
+        said = ["|".join(ann) if i % 4 else "", "|".join(bob), "|".join(cy)]
         rows.append([f"r{i}", text, *said, [*TOPICS][label]])
     _write(folder / "reviews.csv", rows)
 
@@ -119,13 +110,12 @@ def tasks(folder: Path) -> None:
     texts, y, answers = sentences(600, 1)
     exported = []
     for i, (text, label, said) in enumerate(zip(texts, y, answers, strict=True)):
-        given = [
+        given: list[dict[str, object]] = [
             {"completed_by": who, "result": [_choice(labels)]} for who, labels in enumerate(said, 1)
         ]
         if i % 3 == 0:
-            given.append(
-                {"completed_by": 9, "ground_truth": True, "result": [_choice([[*TOPICS][label]])]}
-            )
+            truth = _choice([[*TOPICS][label]])
+            given.append({"completed_by": 9, "ground_truth": True, "result": [truth]})
         exported.append({"id": 5000 + i, "data": {"text": text}, "annotations": given})
     (folder / "tasks.json").write_text(json.dumps(exported))
 
@@ -154,30 +144,27 @@ def embeddings(folder: Path, n: int = 200_000) -> None:
     flat = pa.ListArray.from_arrays(
         pa.array(sets.indptr, pa.int32()), names.take(pa.array(sets.indices))
     )
-    told = pa.array([names[int(j)].as_py() if j >= 0 else NONE for j in truth.labels])
+    true = pa.array([names[int(j)].as_py() if j >= 0 else NONE for j in truth.labels])
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(X.ravel()), 128)
-    pq.write_table(
-        pa.table({"embedding": vectors, "candidates": flat, "label": told}),
-        folder / "embeddings.parquet",
-    )
+    table = pa.table({"embedding": vectors, "candidates": flat, "label": true})
+    pq.write_table(table, folder / "embeddings.parquet")
 
 
 def large(folder: Path, n: int = 5_000_000, block: int = 100_000) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    rng, c = np.random.default_rng(0), 100
+    rng = np.random.default_rng(0)
+    c = 100
     names = pa.array([f"class {j:02}" for j in range(c)])
     P = np.lib.format.open_memmap(folder / "large.npy", "w+", np.float16, (n, c))
     writer = None
     for start in range(0, n, block):
         y = rng.integers(c, size=block)
-        told = np.where(
-            rng.random(block) < 0.1, rng.integers(c, size=block), y
-        )  # a tenth lost the truth
-        sets = np.stack(
-            [told, (told + rng.integers(1, 50, size=block)) % c, (told + 50) % c], axis=1
-        )
+        is_closed = rng.random(block) < 0.1
+        first = np.where(is_closed, rng.integers(c, size=block), y)
+        second = (first + rng.integers(1, 50, size=block)) % c
+        sets = np.stack([first, second, (first + 50) % c], axis=1)
         sizes = pa.array(np.arange(0, 3 * block + 1, 3), pa.int32())
         words = rng.integers(97, 123, size=(1000, 500), dtype=np.uint8)
         columns = {

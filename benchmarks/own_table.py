@@ -1,9 +1,9 @@
-"""`candidly fit` on the files of own_data.py, as the table of docs/own-data.md: time, memory, what was found.
+"""Print the table of docs/own-data.md: `candidly fit` on the files of own_data.py.
 
     python benchmarks/own_data.py FOLDER && python benchmarks/own_table.py FOLDER [FILE.mat ...]
 
-Each command is a process of its own with one thread; its processor time and its peak memory. A FILE.mat is fitted as it
-is, and again with the truth put outside in a tenth of its rows.
+Each command is a process of its own with one thread; time is its processor time, memory its peak. A
+FILE.mat is fitted as it is, and again with the truth outside the sets in a tenth of its rows.
 """
 
 from __future__ import annotations
@@ -23,11 +23,7 @@ COMMANDS = {
     "1,245 images of digits": ["digits/digits.csv"],
     "the same, by their pixels": ["digits/digits.csv", "--encoder", "none"],
     "1,500 texts, three annotator columns": [
-        "reviews.csv",
-        "--labels",
-        "ann,bob,cy",
-        "--text",
-        "review",
+        *("reviews.csv", "--labels", "ann,bob,cy", "--text", "review"),
     ],
     "Label Studio, 600 tasks, three annotators": ["tasks.json"],
     "200,000 embeddings of 128 numbers": ["embeddings.parquet"],
@@ -35,18 +31,10 @@ COMMANDS = {
 
 
 def fit(folder: Path, arguments: list[str]) -> dict[str, Any]:
-    """What `candidly fit --json` says, with the seconds and gigabytes of its process."""
+    """Run `candidly fit --json`, and return what it says with the time and memory it took."""
     with tempfile.TemporaryDirectory() as out:
-        command = [
-            sys.executable,
-            "-m",
-            "candidly",
-            "fit",
-            *arguments,
-            "--json",
-            "--out",
-            f"{out}/run",
-        ]
+        program = [sys.executable, "-m", "candidly", "fit"]
+        command = [*program, *arguments, "--json", "--out", f"{out}/run"]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         process = subprocess.Popen(
             command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True
@@ -56,30 +44,30 @@ def fit(folder: Path, arguments: list[str]) -> dict[str, Any]:
         _, status, used = os.wait4(process.pid, 0)
     if status:
         raise SystemExit(f"{' '.join(command)} failed.")
-    return json.loads(said) | {
-        "seconds": used.ru_utime + used.ru_stime,
-        "gigabytes": used.ru_maxrss / 2**20,
-    }
+    spent = used.ru_utime + used.ru_stime
+    return json.loads(said) | {"seconds": spent, "gigabytes": used.ru_maxrss / 2**20}
 
 
 def row(name: str, arguments: list[str], found: dict[str, Any]) -> str:
-    outside, quality = found["shares"]["outside"], found["evaluation"]
+    quality = found["evaluation"]
     seconds = found["seconds"]
-    time = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.1f} min"
-    percent = [100 * outside[key] for key in ("share", "low", "high")]
+    outside = found["shares"]["outside"]
+    share, low, high = (100 * outside[key] for key in ("share", "low", "high"))
     cells = [
         name,
         f"`fit {' '.join([Path(arguments[0]).name, *arguments[1:]])}`",
-        time,
+        f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.1f} min",
         f"{found['gigabytes']:.2f} GB",
+        f"{100 * quality['outside']:.1f} %",
+        f"{share:.1f} % ({low:.1f} to {high:.1f})",
+        f"{100 * quality['accuracy']:.1f} %",
+        *precisions(quality),
     ]
-    cells += [f"{100 * quality['outside']:.1f} %", "{:.1f} % ({:.1f} to {:.1f})".format(*percent)]
-    cells += [f"{100 * quality['accuracy']:.1f} %", *precisions(quality)]
     return f"| {' | '.join(cells)} |"
 
 
 def precisions(quality: dict[str, Any]) -> list[str]:
-    """Of the audit, in bold where it is behind, and of the naive rule."""
+    """Return the precision of the audit, in bold where it is behind, and of the naive rule."""
     if quality["ap_outside"] is None:
         return ["", ""]
     ours, naive = (f"{quality[key]:.3f}" for key in ("ap_outside", "ap_naive"))

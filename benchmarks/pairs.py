@@ -1,4 +1,4 @@
-"""Ratios of times, measured side by side: interleaved pairs, median, and an interval that needs no assumption."""
+"""Ratios of times, measured side by side: interleaved pairs, their median, and an interval."""
 
 from __future__ import annotations
 
@@ -19,24 +19,27 @@ def seconds(run: Callable[[], object]) -> float:
 
 
 def processor() -> str:
-    """What times depend on."""
+    """Name the processor."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
-    return next(
-        (line.split(":")[1].strip() for line in lines if "model name" in line), platform.machine()
-    )
+    models = (line.split(":")[1].strip() for line in lines if "model name" in line)
+    return next(models, platform.machine())
 
 
 def paired_ratio(
     ours: Callable[[], object], bare: Callable[[], object], pairs: int = 9
 ) -> dict[str, float]:
-    """Median of ours / bare over interleaved pairs, each pair in alternating order, after one unmeasured pair."""
+    """Return the median of ours / bare over interleaved pairs, with its interval.
+
+    The order within the pairs alternates; a first pair is not measured.
+    """
     bare()
     ours()
     times = []
     for k in range(pairs):
         first, second = (ours, bare) if k % 2 else (bare, ours)
-        a, b = seconds(first), seconds(second)
+        a = seconds(first)
+        b = seconds(second)
         times.append((a, b) if k % 2 else (b, a))
     mine, theirs = np.array(times).T
     middle, low, high = median_interval(mine / theirs)
@@ -45,13 +48,11 @@ def paired_ratio(
 
 
 def median_interval(values: Any) -> tuple[float, float, float]:
-    """(median, low, high), without any assumption on the distribution.
+    """Return (median, low, high), without any assumption on the distribution.
 
-    The interval reaches between two ordered values, such that it covers the median with a probability of at least 95 %:
-    of nine values, from the second smallest to the second largest.
+    The interval reaches between two ordered values, such that it covers the median with a
+    probability of at least 95 %: of nine values, from the second smallest to the second largest.
     """
     ordered = np.sort(values)
-    outside = max(
-        1, int(binom.ppf(0.025, len(ordered), 0.5))
-    )  # values beyond each end, the end included
-    return float(np.median(ordered)), float(ordered[outside - 1]), float(ordered[-outside])
+    rank = max(1, int(binom.ppf(0.025, len(ordered), 0.5)))
+    return float(np.median(ordered)), float(ordered[rank - 1]), float(ordered[-rank])

@@ -1,9 +1,10 @@
-"""Time of an epoch of the paper's own scheme (ResNet-18, two weak views, batch 128), CIFAR-10 with SVHN as open world.
+"""Time an epoch of the paper's own scheme: ResNet-18, two weak views, batches of 128.
 
     python benchmarks/paper_epoch.py --data-dir FOLDER
 
-FOLDER holds `cifar-10-batches-bin` and `svhn/train_32x32.mat`. 2,000 known and 800 open images are drawn. It is a main
-epoch: a pass over all examples, the selection, then training on all three groups.
+FOLDER holds `cifar-10-batches-bin` and `svhn/train_32x32.mat`. 2,000 known images of CIFAR-10 and
+800 open ones of SVHN are drawn. It is a main epoch: a pass over all examples, the selection, then
+training on all three groups.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ def main() -> None:
     )
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--known", type=int, default=2_000)
-    folder, n = parser.parse_args().data_dir, parser.parse_args().known
+    options = parser.parse_args()
+    folder = options.data_dir
     X, y = cifar10(folder / "cifar-10-batches-bin", "train")
     X_test, y_test = cifar10(folder / "cifar-10-batches-bin", "test")
     pool, _ = svhn(folder / "svhn" / "train_32x32.mat")
-    chosen = np.random.default_rng(0).choice(len(X), n, replace=False)
-    source = Source(
-        X[chosen], y[chosen], pool, X_test[:500], y_test[:500], tuple(map(str, range(10)))
-    )
+    chosen = np.random.default_rng(0).choice(len(X), options.known, replace=False)
+    classes = tuple(map(str, range(10)))
+    source = Source(X[chosen], y[chosen], pool, X_test[:500], y_test[:500], classes)
     problem = make_problem(source, q=0.1, tau1=0.2, tau2=0.4, seed=0)
     method = make_method("ooc", None, {"rates": problem.rates, "warmup": 0})
     views = make_views(problem.X, mean=CIFAR_MEAN, std=CIFAR_STD)
@@ -45,9 +46,8 @@ def main() -> None:
     )
     (row,) = fitted.history
     each = 1000 * row["seconds"] / len(problem.X)
-    print(
-        f"{row['seconds']:.1f} s for {len(problem.X)} images: {each:.1f} ms an image, loss {row['loss']:.3f}"
-    )
+    took = f"{row['seconds']:.1f} s for {len(problem.X)} images, {each:.1f} ms per image"
+    print(f"{took}; loss {row['loss']:.3f}")
 
 
 if __name__ == "__main__":

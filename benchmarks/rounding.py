@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from candidly.bench.grid import ROWS, Cell, Job, machine, method_of, problem_of
+from candidly.bench.grid import ROWS, Cell, Job
+from candidly.bench.runner import machine, method_of, problem_of
 from candidly.bench.scales import SCALES, moments
 from candidly.metrics import final_score
 from candidly.tensors.nets import Net, build_net

@@ -1,11 +1,11 @@
-"""Which net and scheme learn most in a given time? Clean CIFAR-10, 5,000 validation rows of its training set.
+"""Which net and scheme learn most in a given time? Clean CIFAR-10, validation rows.
 
-    python benchmarks/search.py --data-dir DIR --out results/search.jsonl '{"lr": 0.2}' '{"whiten": false}'
+    python benchmarks/search.py --data-dir DIR --out FILE.jsonl '{"lr": 0.2}' '{"whiten": false}'
     python benchmarks/search.py --show results/search.jsonl
 
-Each argument is a trial: what differs from TRIAL. A trial trains for `budget` seconds of one core. How many steps these
-are is found by timing its steps in turn with those of a reference net, of which REFERENCE is the time on a quiet
-machine: trials can be compared though the machine may be busy.
+Each argument is a trial: what differs from TRIAL. A trial trains for `budget` seconds of one core.
+To find the number of its steps, they are timed in turn with those of a reference net, which takes
+REFERENCE on a quiet machine: trials can be compared though the machine may be busy.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from candidly.tensors.nets import kaiming, whitening_filters
 from candidly.tensors.views import Views, make_views
 from pairs import processor
 
-REFERENCE = 2.0e-3  # seconds of an image, forward and backward, of `reference_net` on a quiet core (AMD EPYC)
+# Seconds per image, forward and backward, of `reference_net` on a quiet core (AMD EPYC).
+REFERENCE = 2.0e-3
 VALIDATION = 5000
 TRIAL: dict[str, Any] = {
     "widths": [32, 64, 128],
@@ -65,7 +66,9 @@ class Factor(nn.Module):
 
 
 def build(trial: dict[str, Any], views: Views) -> nn.Module:
-    activation, a, layers = ACTIVATIONS[trial["act"]], 3, []
+    activation = ACTIVATIONS[trial["act"]]
+    layers: list[nn.Module] = []
+    a = 3
     if trial["whiten"]:
         a = 2 * trial["components"]
         first = nn.Conv2d(3, a, 2)
@@ -86,12 +89,9 @@ def build(trial: dict[str, Any], views: Views) -> nn.Module:
     )
     net.append(Factor(trial["head"]))
     kaiming(net)
-    for module in net.modules():
-        if (
-            trial["dirac"]
-            and isinstance(module, nn.Conv2d)
-            and module.out_channels >= module.in_channels
-        ):
+    convolutions = [module for module in net.modules() if isinstance(module, nn.Conv2d)]
+    for module in convolutions if trial["dirac"] else []:
+        if module.out_channels >= module.in_channels:
             nn.init.kaiming_uniform_(module.weight, a=5**0.5)
             nn.init.dirac_(module.weight.data[: module.in_channels])
     if trial["whiten"]:
@@ -103,17 +103,13 @@ def build(trial: dict[str, Any], views: Views) -> nn.Module:
 
 
 def reference_net() -> nn.Module:
-    return nn.Sequential(
+    net = nn.Sequential(
         *(nn.Conv2d(3, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2)),
-        *(
-            nn.Conv2d(32, 64, 3, padding=1),
-            nn.BatchNorm2d(64),
-            nn.ReLU(),
-            nn.Conv2d(64, 128, 3, padding=1),
-            nn.ReLU(),
-        ),
+        *(nn.Conv2d(32, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU()),
+        *(nn.Conv2d(64, 128, 3, padding=1), nn.ReLU()),
         *(nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(128, 10)),
-    ).to(memory_format=torch.channels_last)
+    )
+    return net.to(memory_format=torch.channels_last)
 
 
 def rate(trial: dict[str, Any], done: float) -> float:
@@ -126,23 +122,19 @@ class Training:
 
     def __init__(self, trial: dict[str, Any], views: Views, labels: Tensor) -> None:
         torch.manual_seed(trial["seed"])
-        self.views, self.labels, self.rng = (
-            views,
-            labels,
-            torch.Generator().manual_seed(trial["seed"]),
-        )
+        self.views = views
+        self.labels = labels
+        self.rng = torch.Generator().manual_seed(trial["seed"])
         self.net = build(trial, views)
-        self.lowered, self.smooth = trial["precision"] == "bfloat16", trial["smooth"]
+        self.is_low_precision = trial["precision"] == "bfloat16"
+        self.smooth = trial["smooth"]
         biases = [m.bias for m in self.net.modules() if isinstance(m, nn.BatchNorm2d)]
         named = {id(p) for p in biases}
         others = [p for p in self.net.parameters() if p.requires_grad and id(p) not in named]
+        decay = trial["wd"] / trial["bias"]
         groups = [
             {"params": others, "factor": 1, "weight_decay": trial["wd"]},
-            {
-                "params": biases,
-                "factor": trial["bias"],
-                "weight_decay": trial["wd"] / trial["bias"],
-            },
+            {"params": biases, "factor": trial["bias"], "weight_decay": decay},
         ]
         self.optimizer = torch.optim.SGD(
             groups, lr=trial["lr"], momentum=trial["momentum"], nesterov=True
@@ -151,7 +143,7 @@ class Training:
     def step(self, rows: Tensor, lr: float) -> None:
         for group in self.optimizer.param_groups:
             group["lr"] = lr * group["factor"]
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.lowered):
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.is_low_precision):
             logits = self.net(self.views(rows, "weak", self.rng))
         loss = F.cross_entropy(logits.float(), self.labels[rows], label_smoothing=self.smooth)
         self.optimizer.zero_grad()
@@ -162,7 +154,9 @@ class Training:
 def seconds_of_an_image(
     trial: dict[str, Any], views: Views, labels: Tensor, pairs: int = 9
 ) -> float:
-    training, reference, rows = Training(trial, views, labels), reference_net(), torch.arange(256)
+    training = Training(trial, views, labels)
+    reference = reference_net()
+    rows = torch.arange(256)
     jobs = [
         (lambda: training.step(torch.arange(trial["bs"]), 0.0), trial["bs"]),
         (lambda: F.cross_entropy(reference(views(rows, "weak")), labels[rows]).backward(), 256),
@@ -181,28 +175,31 @@ def seconds_of_an_image(
 def run(
     trial: dict[str, Any], views: Views, labels: Tensor, held: Views, truth: Tensor
 ) -> dict[str, Any]:
-    per, n = seconds_of_an_image(trial, views, labels), len(views)
-    training, steps = Training(trial, views, labels), int(trial["budget"] / per / trial["bs"])
+    n = len(views)
+    per_image = seconds_of_an_image(trial, views, labels)
+    steps = int(trial["budget"] / per_image / trial["bs"])
+    training = Training(trial, views, labels)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         training.net.eval()(held(torch.arange(1), "plain"))
     mean = {k: v.clone() for k, v in training.net.state_dict().items()}
-    order, net = torch.empty(0, dtype=torch.long), training.net.train()
+    order = torch.empty(0, dtype=torch.long)
+    net = training.net.train()
     for k in range(steps):
         order = order if len(order) >= trial["bs"] else torch.randperm(n, generator=training.rng)
         training.step(order[: trial["bs"]], rate(trial, k / steps))
         order = order[trial["bs"] :]
         if trial["ema"] and k % 5 == 4:
             for name, value in net.state_dict().items():
-                mean[name] = (
-                    value
-                    if not value.is_floating_point()
-                    else mean[name].lerp(value, 1 - trial["ema"] ** 5)
-                )
-    flop, images = counter.get_total_flops(), steps * trial["bs"]
+                if value.is_floating_point():
+                    mean[name] = mean[name].lerp(value, 1 - trial["ema"] ** 5)
+                else:
+                    mean[name] = value
+    flop = counter.get_total_flops()
+    images = steps * trial["bs"]
     found = {
         "accuracy": accuracy(net, held, truth),
         "epochs": round(images / n, 2),
-        "ms": round(per * 1e3, 3),
+        "ms": round(per_image * 1e3, 3),
     }
     if trial["ema"]:
         net.load_state_dict(mean)
@@ -214,24 +211,19 @@ def run(
 def accuracy(net: nn.Module, held: Views, truth: Tensor) -> float:
     net.eval()
     parts = torch.arange(len(held)).split(500)
-    return round(
-        100
-        * sum(int((net(held(p, "plain")).argmax(1) == truth[p]).sum()) for p in parts)
-        / len(held),
-        2,
-    )
+    hits = sum(int((net(held(p, "plain")).argmax(1) == truth[p]).sum()) for p in parts)
+    return round(100 * hits / len(held), 2)
 
 
 def show(path: Path) -> None:
-    """Trials of each processor and budget, the best first."""
+    """Print the trials of each processor and budget, the best first."""
     lines = list(map(json.loads, path.read_text().splitlines()))
     places = sorted({(line["processor"], line["trial"]["budget"]) for line in lines})
     for place in places:
         there = [line for line in lines if (line["processor"], line["trial"]["budget"]) == place]
         print(f"\n{place[0]}, {place[1]} s of one core\n")
-        print(
-            "| accuracy | epochs | ms an image | MFLOP | PFLOP in all | what differs |\n|---|---|---|---|---|---|"
-        )
+        print("| accuracy | epochs | ms per image | MFLOP | PFLOP in all | what differs |")
+        print("|---|---|---|---|---|---|")
         for line in sorted(there, key=lambda line: -line["accuracy"]):
             differs = {
                 k: v for k, v in (TRIAL | line["trial"]).items() if v != TRIAL[k] and k != "budget"
@@ -258,10 +250,8 @@ def main() -> None:
     X, y = load_set("cifar10", "train", options.data_dir)
     order = np.random.default_rng(123).permutation(len(X))
     rows, held = order[:-VALIDATION], order[-VALIDATION:]
-    views, labels = (
-        make_views(X[rows], mean=CIFAR_MEAN, std=CIFAR_STD),
-        torch.as_tensor(y[rows]).long(),
-    )
+    views = make_views(X[rows], mean=CIFAR_MEAN, std=CIFAR_STD)
+    labels = torch.as_tensor(y[rows]).long()
     for differs in options.trials:
         trial = {**TRIAL, **differs}
         found = run(trial, views, labels, views.like(X[held]), torch.as_tensor(y[held]).long())

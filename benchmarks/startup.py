@@ -1,4 +1,7 @@
-"""Start-up of the command line, beside an interpreter that does nothing: `python benchmarks/startup.py`."""
+"""Start-up of the command line, beside an interpreter that does nothing.
+
+python benchmarks/startup.py
+"""
 
 from __future__ import annotations
 

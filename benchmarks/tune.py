@@ -1,11 +1,11 @@
-"""Size a scale on validation rows, which are cut from its training rows: no test row chooses anything.
+"""Size a scale on validation rows, cut from its training rows: no test row chooses anything.
 
-    python benchmarks/tune.py mini --cell svhn 0.1 0.2 0.4 --methods "ooc, robust" PRODEN --set epochs=20
+    python benchmarks/tune.py mini --methods "ooc, robust" PRODEN --set epochs=20
     python benchmarks/tune.py cpu --minutes 8 --set lr=0.1 weight_decay=0.005
 
-One JSON line a run: the settings, the mean accuracy of the last tenth of the epochs and that of the last one, time and
-FLOPs; the arithmetic of a pass in training is counted on its first batch. With `--minutes`
-the number of epochs is what fits, after a measurement of some steps.
+One JSON line per run: the settings, the mean accuracy of the last tenth of the epochs and that of
+the last one, time and FLOPs; the arithmetic of a pass in training is counted on its first batch.
+With `--minutes` as many epochs are trained as fit, after a measurement of some steps.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from typing import Any
 
 import torch
 
-from candidly.bench.grid import ROWS, Cell, Job, Row, method_of
+from candidly.bench.grid import ROWS, Cell, Job, Row
 from candidly.bench.problems import Problem, Source, make_problem, reduced, supervised_problem
+from candidly.bench.runner import method_of
 from candidly.bench.scales import SCALES, Scale, load_source, moments
 from candidly.metrics import final_score
 from candidly.tensors.nets import build_net
@@ -32,14 +33,13 @@ CLEAN = "supervised"
 
 
 def validation_source(scale: Scale, opened: str, seed: int, data_dir: Path | None) -> Source:
-    """The scale's training rows, and others of the training set in the place of the test set."""
+    """Take the scale's training rows, and others of the training set as the test set."""
     n = None if scale.n_known is None else scale.n_known + VALIDATION
     source = load_source(scale.known, n, 1, opened, seed, data_dir, scale.encoding)
     X, y = source.X, source.y
     held = X[:VALIDATION] if scale.encoding is None else X[:VALIDATION, 0]
-    return dataclasses.replace(
-        source, X=X[VALIDATION:], y=y[VALIDATION:], X_test=held, y_test=y[:VALIDATION]
-    )
+    validation = {"X_test": held, "y_test": y[:VALIDATION]}
+    return dataclasses.replace(source, X=X[VALIDATION:], y=y[VALIDATION:], **validation)
 
 
 def validation_problem(scale: Scale, cell: Cell, seed: int, data_dir: Path | None) -> Problem:
@@ -57,37 +57,25 @@ def train(job: Job, problem: Problem, minutes: float | None) -> dict[str, Any]:
     )
     changes = dict(job.plan)
     if minutes is not None:
-        changes["epochs"] = max(
-            1, round(60 * minutes / seconds_of_an_epoch(job, problem, data, views))
-        )
+        per_epoch = seconds_of_an_epoch(job, problem, data, views)
+        changes["epochs"] = max(1, round(60 * minutes / per_epoch))
     plan = {"scheme": scale.scheme, "seed": job.seed, **changes}
-    began, cpu = time.perf_counter(), time.process_time()
-    fitted = fit(
-        model,
-        views,
-        data.candidates,
-        method_of(job, problem),
-        test=data.test,
-        truth=data.truth,
-        **plan,
-    )
+    method = method_of(job, problem)
+    began = time.perf_counter()
+    began_cpu = time.process_time()
+    known: dict[str, Any] = {"test": data.test, "truth": data.truth}
+    fitted = fit(model, views, data.candidates, method, **known, **plan)
+    seconds = time.perf_counter() - began
+    cpu = time.process_time() - began_cpu
     last = fitted.history[-1]
-    quality = {
-        k: round(last[k], 3) for k in last if k.startswith("precision_") and last[k] is not None
-    }
-    spent = {
-        "seconds": round(time.perf_counter() - began, 1),
-        "cpu": round(time.process_time() - cpu, 1),
-    }
-    score = {
-        "score": round(100 * final_score(fitted.history), 2),
-        "last": round(100 * last["accuracy"], 2),
-    }
+    precision = {name: last[name] for name in last if name.startswith("precision_")}
     return {
         "epochs": plan.get("epochs"),
-        **score,
-        **quality,
-        **spent,
+        "score": round(100 * final_score(fitted.history), 2),
+        "last": round(100 * last["accuracy"], 2),
+        **{name: round(value, 3) for name, value in precision.items() if value is not None},
+        "seconds": round(seconds, 1),
+        "cpu": round(cpu, 1),
         "pflop": round(last["flops"] / 1e15, 5),
     }
 
@@ -95,7 +83,7 @@ def train(job: Job, problem: Problem, minutes: float | None) -> dict[str, Any]:
 def seconds_of_an_epoch(
     job: Job, problem: Problem, data: Problem, views: Any, steps: int = 30
 ) -> float:
-    """From some steps of a training that is thrown away; the first ones do not count."""
+    """Estimate from some steps of a training that is thrown away; the first ones do not count."""
     plan = make_scheme(job.scale.scheme, **job.plan)
     model = build_net(
         job.scale.net, views.shape, data.candidates.n_classes, **job.scale.net_settings
@@ -108,9 +96,8 @@ def seconds_of_an_epoch(
         for batch, size, _ in trainer.batches(torch.arange(count * plan.batch_size) % len(views)):
             trainer.update(batch, size)
     trainer.close()
-    spent = (
-        time.process_time() - began
-    ) / torch.get_num_threads()  # whatever else the machine is doing
+    # Processor time: other programs may be running.
+    spent = (time.process_time() - began) / torch.get_num_threads()
     return spent / steps * len(views) / plan.batch_size
 
 
@@ -120,19 +107,22 @@ def changed(scale: Scale, options: argparse.Namespace) -> Scale:
     changes = {k: kinds.get(k, float)(v) for k, v in given.items()}
     widths = {} if options.widths is None else {"widths": options.widths}
     warmup = scale.warmup if options.warmup is None else (options.warmup, options.warmup)
-    settings = {**scale.net_settings, **widths}
-    told = {"changes": {**scale.changes, **changes}, "lr": {} if "lr" in changes else scale.lr}
-    known = scale.n_known if options.known is None else options.known
-    return dataclasses.replace(scale, net_settings=settings, warmup=warmup, n_known=known, **told)
+    return dataclasses.replace(
+        scale,
+        net_settings={**scale.net_settings, **widths},
+        warmup=warmup,
+        n_known=scale.n_known if options.known is None else options.known,
+        changes={**scale.changes, **changes},
+        lr={} if "lr" in changes else scale.lr,
+    )
 
 
 def with_settings(row: Row, given: list[str]) -> Row:
-    """A row of `ooc` with other settings."""
+    """Change the settings of a row of `ooc`."""
     if row.method != "ooc" or not given:
         return row
-    return dataclasses.replace(
-        row, settings={k: json.loads(v) for k, v in (text.split("=") for text in given)}
-    )
+    pairs = [text.split("=") for text in given]
+    return dataclasses.replace(row, settings={name: json.loads(value) for name, value in pairs})
 
 
 def main() -> None:
@@ -140,12 +130,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("scale", choices=list(SCALES))
-    parser.add_argument(
-        "--cell",
-        nargs=4,
-        metavar=("OPEN", "Q", "TAU1", "TAU2"),
-        default=["svhn", "0.1", "0.2", "0.4"],
-    )
+    names = ("OPEN", "Q", "TAU1", "TAU2")
+    parser.add_argument("--cell", nargs=4, metavar=names, default=["svhn", "0.1", "0.2", "0.4"])
     parser.add_argument(
         "--methods", nargs="+", default=[CLEAN, "ooc, robust"], choices=[row.name for row in ROWS]
     )
@@ -169,21 +155,20 @@ def main() -> None:
     rows = [with_settings(row, options.ooc) for row in ROWS if row.name in options.methods]
     for minutes in options.minutes:
         for row in rows:
-            about = {
+            job = Job(scale, cell, row, options.seed)
+            line = {
                 "scale": scale.name,
                 "cell": cell.name,
                 "row": row.name,
                 "seed": options.seed,
                 "minutes": minutes,
-            }
-            job = Job(scale, cell, row, options.seed)
-            settings = {
                 "changes": job.plan,
                 "net": scale.net_settings,
                 "warmup": scale.ooc_settings(cell.open_set, cell.q),
+                "known": scale.n_known,
+                "ooc": row.settings,
+                **train(job, problem, minutes),
             }
-            settings |= {"known": scale.n_known, "ooc": row.settings}
-            line = {**about, **settings, **train(job, problem, minutes)}
             print(json.dumps(line), flush=True)
             if options.out is not None:
                 with options.out.open("a") as file:

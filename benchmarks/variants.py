@@ -1,9 +1,10 @@
-"""What else might make a training step of the quick net faster? Each variant beside the step as it is.
+"""What might make a training step of the quick net faster? Each variant beside the step as it is.
 
     python benchmarks/variants.py
 
-As it is: channels last, float32, eager, freed memory kept. A ratio above 1 is slower. For `compiled`, the seconds of
-compilation too, and after how many epochs of 50,000 images they would be paid back (-1: never).
+As it is: channels last, float32, eager, and freed memory stays in the process. A ratio above 1 is
+slower. For `compiled`, the seconds of compilation too, and after how many epochs of 50,000 images
+they would be paid back (-1: never).
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from candidly.cli import heap
 from candidly.tensors.nets import build_net, channels_last
 from pairs import median_interval, paired_ratio, seconds
 
-BATCH, EPOCH = 128, 50_000
+BATCH = 128
+EPOCH = 50_000  # images
 NAMES = ("channels first", "bfloat16", "compiled")
 
 
@@ -47,7 +49,7 @@ def stepper(net: nn.Module, x: torch.Tensor, **autocast: Any) -> Callable[[], No
 
 
 def fresh(kept: bool) -> float:
-    """Seconds of 25 steps in a new process, with freed memory kept between them, as `fit` does it, or given back."""
+    """Time 25 steps in a new process; freed memory stays in it, as in `fit`, or is given back."""
     command = [sys.executable, __file__, "--steps", "kept" if kept else "given back"]
     return float(subprocess.run(command, check=True, capture_output=True).stdout)
 
@@ -64,15 +66,14 @@ def steps(kept: str, count: int = 25) -> float:
 
 
 def memory(pairs: int = 9) -> dict[str, float]:
-    """Pairs of processes: once changed, the memory of a process does not come and go as before."""
-    times = np.array(
-        [
-            (fresh(True), fresh(False)) if k % 2 else (fresh(False), fresh(True))[::-1]
-            for k in range(pairs)
-        ]
-    )
-    ratio, low, high = median_interval(times[:, 1] / times[:, 0])
-    took = {"seconds": float(np.median(times[:, 1])), "bare_seconds": float(np.median(times[:, 0]))}
+    """Compare processes in pairs: a process cannot change back how it handles memory."""
+    times = []
+    for k in range(pairs):
+        spent = {kept: fresh(kept) for kept in ((True, False) if k % 2 else (False, True))}
+        times.append((spent[True], spent[False]))
+    bare, given_back = np.array(times).T
+    ratio, low, high = median_interval(given_back / bare)
+    took = {"seconds": float(np.median(given_back)), "bare_seconds": float(np.median(bare))}
     return {"ratio": ratio, "low": low, "high": high, **took, "pairs": pairs}
 
 
@@ -102,18 +103,17 @@ def once(name: str, pairs: int) -> dict[str, float]:
 
 
 def measure(pairs: int = 15) -> dict[str, dict[str, Any]]:
-    """Each in a process of its own: some processors lack instructions that the library tries."""
+    """Measure each in a process of its own: processors may lack instructions that torch tries."""
     found: dict[str, dict[str, Any]] = {}
     for name in NAMES:
         command = [sys.executable, __file__, "--once", name, "--pairs", str(pairs)]
         uncached = os.environ | {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}  # compiling counts
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=uncached)
-        ended = {
-            "error": f"the process ended with code {done.returncode}: {done.stderr[-300:]}".rstrip(
-                ": "
-            )
-        }
-        found[name] = json.loads(done.stdout) if done.returncode == 0 else ended
+        if done.returncode == 0:
+            found[name] = json.loads(done.stdout)
+        else:
+            error = f"the process ended with code {done.returncode}: {done.stderr[-300:]}"
+            found[name] = {"error": error.rstrip(": ")}
     return found | {"memory given back": memory()}
 
 

@@ -1,4 +1,4 @@
-"""The audit: evidence, mixture, rates, verdicts and self-injection."""
+"""The audit: evidence, mixture, rates and verdicts."""
 
 import math
 import subprocess
@@ -38,7 +38,6 @@ from candidly.auditing.rates import (
 )
 from candidly.auditing.verdicts import Judge, _opinion, judge_rows, make_judges
 from candidly.errors import InputError
-from candidly.injection import confident, hide_class, misplaced, rehearse
 from candidly.kinds import CLOSED, NORMAL, OPEN
 from candidly.metrics import average_precision
 from candidly.scores import log_softmax, wooden_losses
@@ -1027,39 +1026,6 @@ def test_numbers_beyond_float32_are_refused_with_their_row():
             audit(sets, GOOD, features=np.array([[1.0, 2.0], [3.0, -1e39]]))
         with pytest.raises(InputError, match=r"logits, row 1: \[0, 1e\+300, 0\] .* at most 3.4e38"):
             audit(sets, logits=np.array([[0.0, 0, 0], [0, 1e300, 0]]))
-
-
-# ---- self-injection
-
-
-def test_injected_rows_are_what_they_are_said_to_be():
-    sets, logits, truth = made(1500, tau1=0.1, tau2=0.2, sharp=6.0)
-    outputs = read_outputs(sets, None, logits, None)
-    sure, labels = confident(outputs, study(outputs))
-    assert (truth.kinds[sure] == NORMAL).mean() > 0.97
-    assert (labels == truth.labels)[sure].mean() > 0.97
-    rng = np.random.default_rng(0)
-    closed = misplaced(outputs, sure, labels, rng)
-    assert len(closed.injected) == min(len(sure) // 2, len(sets) // 10)
-    assert not closed.outputs.sets.contains(labels)[closed.injected].any()
-    np.testing.assert_array_equal(closed.outputs.sets.sizes, sets.sizes)
-    np.testing.assert_array_equal(np.sort(np.r_[closed.injected, closed.untouched]), sure)
-    opened = hide_class(outputs, sure, labels, 2, rng)
-    assert opened.outputs.sets.classes.tolist() == [0, 1, 3, 4, 5]
-    assert len(opened.injected) == (labels[sure] == 2).sum()
-    assert opened.outputs.values.shape == opened.outputs.sets.shape
-    assert not set(opened.injected) & set(opened.untouched)
-
-
-def test_a_rehearsal_on_easy_data_finds_what_was_injected():
-    sets, logits, _ = made(2000, c=8, q=0.2, sharp=8.0)
-    found = rehearse(sets, logits=logits)
-    assert found.closed_response == pytest.approx(1, abs=0.15)
-    assert found.open_response == pytest.approx(1, abs=0.2)
-    assert found.closed_auroc > 0.99
-    assert found.open_auroc > 0.99
-    assert set(found.scores) == {"doubt", "energy"}
-    assert found.scores["doubt"] > 0.95
 
 
 def test_public_names():

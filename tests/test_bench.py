@@ -1,23 +1,23 @@
-"""The grid: its runs, their names, what happens when they fail or are stopped, and the tables made of them."""
+"""The grid: its jobs and their names, jobs that fail or are stopped, and the tables."""
 
 import dataclasses
-import importlib.util
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from scripts import load_script
 
-from candidly.bench import commands, grid, scales, tables
-from candidly.bench.grid import Cell, Job, Row, plan, results, run_jobs, table_jobs
+from candidly.bench import commands, grid, runner, scales, tables
+from candidly.bench.grid import Cell, Job, Row, table_jobs
+from candidly.bench.problems import digits, make_problem
+from candidly.bench.results import export, folder_results, load_results
+from candidly.bench.runner import run_jobs
 from candidly.bench.scales import SCALES
 from candidly.errors import InputError, TrainingError
-from candidly.storage.store import LOCK, partial_folder, writing
-
-ROOT = Path(__file__).parent.parent
+from candidly.storage.store import LOCK, partial_folder, verify, writing
 
 TINY = dataclasses.replace(SCALES["digits"], name="tiny", changes={"epochs": 3}, seeds=1)
 
@@ -27,6 +27,10 @@ def tiny(monkeypatch):
     monkeypatch.setitem(scales.SCALES, "tiny", TINY)
 
 
+def states(jobs, out):
+    return [runner.state(job, out) for job in jobs]
+
+
 def jobs(**options):
     return table_jobs("table1", TINY, cells=["*q=0.1 tau=0.2*"], **options)
 
@@ -34,14 +38,12 @@ def jobs(**options):
 def test_the_papers_grid_is_complete():
     found = table_jobs("table1", SCALES["paper"])
     assert len(found) == 3 * 6 * 12 * 5
-    assert (
-        len({job.key for job in found}) == 3 * 6 * 11 * 5 + 5
-    )  # supervised rows are the same in all cells
+    # Supervised rows are the same in all cells.
+    assert len({job.key for job in found}) == 3 * 6 * 11 * 5 + 5
     ablations = table_jobs("table2", SCALES["paper"])
     assert len(ablations) == 2 * 7 * 5
-    assert (
-        len({job.key for job in ablations} & {job.key for job in found}) == 2 * 5
-    )  # "full" is "ooc"
+    # "full" is "ooc".
+    assert len({job.key for job in ablations} & {job.key for job in found}) == 2 * 5
     config = found[0].config
     assert config["net"] == "resnet18"
     assert config["scheme"]["epochs"] == 300
@@ -67,7 +69,7 @@ def test_a_key_changes_with_whatever_decides_the_result_and_with_nothing_else():
     assert len({job.key, longer.key, sharper.key, dataclasses.replace(job, seed=1).key}) == 4
 
 
-def test_patterns_choose_and_misses_are_told():
+def test_patterns_choose_rows_and_cells_and_wrong_ones_are_refused():
     names = {job.row.name for job in table_jobs("table1", TINY, rows=["OOC*", "proden"])}
     assert names == {"ooc", "ooc, paper", "ooc, robust", "ooc, gradual", "PRODEN"}
     assert {job.row.name for job in jobs(rows=["c*"])} == {"CC", "CAVL", "CRDPLL"}
@@ -98,10 +100,9 @@ def test_every_row_of_both_tables_runs_once(tmp_path):
     assert run_jobs(chosen, tmp_path, None) == {}
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     assert run_jobs(chosen, tmp_path, None) == {}
-    assert {
-        path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")
-    } == before  # finished runs are skipped
-    found = {(r["row"], r["key"]): r for r in results(tmp_path)}
+    after = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    assert after == before
+    found = folder_results(tmp_path)
     assert len(found) == len({job.key for job in chosen})
     robust = next(r for r in found.values() if r["row"] == "ooc, robust")
     assert len(robust["curves"]["precision_open"]) == 3
@@ -110,7 +111,7 @@ def test_every_row_of_both_tables_runs_once(tmp_path):
     assert robust["flops"] > 0
     oracle = next(r for r in found.values() if r["row"] == "oracle")
     assert oracle["curves"]["precision_closed"] == [1.0, 1.0, 1.0]
-    table = commands.show(jobs(), "table1", tmp_path, None, "md", details=True)
+    table = commands.show(jobs(), "table1", found, "md", details=True)
     assert f"| ooc, robust | true shares | {robust['score']:.1f}" in table.replace("**", "")
 
 
@@ -118,11 +119,11 @@ def test_failures_are_kept_reported_and_retried_on_request(tmp_path, monkeypatch
     chosen = jobs(rows=["cc", "proden"])
     attempts = []
 
-    def broken(job, out, data_dir, device):
+    def broken(job, folder, data_dir, device):
         attempts.append(job.row.name)
         raise RuntimeError("the roof leaks")
 
-    monkeypatch.setattr(grid, "run_job", broken)
+    monkeypatch.setattr(runner, "run_job", broken)
     for retry, expected in ((False, 2), (False, 2), (True, 4)):
         with pytest.raises(
             TrainingError,
@@ -130,28 +131,28 @@ def test_failures_are_kept_reported_and_retried_on_request(tmp_path, monkeypatch
         ):
             commands.run(chosen, tmp_path, None, retry)
         assert len(attempts) == expected
-    assert [entry["state"] for entry in plan(chosen, tmp_path)] == ["failed", "failed"]
+    assert states(chosen, tmp_path) == ["failed", "failed"]
     monkeypatch.undo()
     monkeypatch.setitem(scales.SCALES, "tiny", TINY)
     assert commands.run(chosen, tmp_path, None, True).startswith("2 of 2 runs are done")
     assert not list(tmp_path.glob("*.failed.json"))
 
 
-def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
+def test_an_interrupted_run_is_resumed(tmp_path, monkeypatch):
     chosen = jobs(rows=["ooc"])
 
     def impatient(job, fitted, data):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(grid, "result", impatient)
+        patch.setattr(runner, "summarise", impatient)
         with pytest.raises(KeyboardInterrupt):
             run_jobs(chosen, tmp_path, None)
-    assert [entry["state"] for entry in plan(chosen, tmp_path)] == ["unfinished"]
+    assert states(chosen, tmp_path) == ["unfinished"]
     run_jobs(chosen, tmp_path, None)
-    (again,) = results(tmp_path)
+    (again,) = folder_results(tmp_path).values()
     run_jobs(chosen, tmp_path / "straight", None)
-    (straight,) = results(tmp_path / "straight")
+    (straight,) = folder_results(tmp_path / "straight").values()
     assert again["score"] == straight["score"]
     assert again["curves"] == straight["curves"]
 
@@ -183,7 +184,7 @@ def table_of(values):
         for job in chosen
         if (job.row.name, job.seed) in values
     ]
-    return tables.make_table(chosen, found, "table1")
+    return tables.make_table(chosen, {result["key"]: result for result in found}, "table1")
 
 
 def test_tables_by_hand():
@@ -221,7 +222,7 @@ def test_tables_with_missing_runs_count_them_and_compare_equal_numbers_only():
     assert "| ooc | true shares | **90.0** (1 run; paper 91.30, -1.3) |" in equal
 
 
-def test_rows_tell_what_they_are_given():
+def test_rows_say_what_they_are_given():
     given = {row.name: row.given for row in (*grid.ROWS, *grid.ON_TRUE_LABELS, *grid.ABLATIONS)}
     assert given.pop("supervised") == given.pop("LWS, true labels") == "true labels"
     assert given.pop("oracle") == "true kinds"
@@ -229,36 +230,35 @@ def test_rows_tell_what_they_are_given():
     assert {given[name] for name in ("ooc", "ooc, robust", "full", "discard")} == {"true shares"}
     estimated = Row("ooc, auto", "ooc", settings={"rates": "auto"})
     assert estimated.given == "nothing"
-    problem = grid.make_problem(scales.digits(0), q=0.1, tau1=0.2, tau2=0.4, seed=0)
+    problem = make_problem(digits(0), q=0.1, tau1=0.2, tau2=0.4, seed=0)
     job = Job(TINY, Cell("digits", 0.1, 0.2, 0.4), estimated, 0)
-    assert grid.method_of(job, problem).given == "auto"
+    assert runner.method_of(job, problem).given == "auto"
 
 
 def test_results_name_the_machine_and_keys_do_not(tmp_path):
     (job,) = jobs(rows=["cc"])
     run_jobs([job], tmp_path, None)
-    (found,) = results(tmp_path)
-    assert found["machine"] == grid.machine()
+    (found,) = folder_results(tmp_path).values()
+    assert found["machine"] == runner.machine()
     assert found["machine"]["threads"] == torch.get_num_threads()
     assert found["machine"]["processor"]
     assert "machine" not in job.config
 
 
-def test_the_papers_numbers_stand_beside_comparable_cells_only():
+def test_the_papers_numbers_appear_beside_comparable_cells_only():
     assert tables.paper_numbers("table1")[("imagenet32", 0.5, 0.3, 0.6, "ooc")] == (64.98, 0.18)
     assert tables.paper_numbers("table2")[("svhn", 0.1, 0.2, 0.4, "w/o RLD")] == (83.46, 0.11)
-    assert all(e["paper"] is None for e in tables.make_table(jobs(), [], "table1"))
+    assert all(e["paper"] is None for e in tables.make_table(jobs(), {}, "table1"))
 
 
 def test_export_keeps_what_was_there(tmp_path):
     one, two = jobs(rows=["cc", "proden"])
     run_jobs([one], tmp_path / "a", None)
     run_jobs([two], tmp_path / "b", None)
-    commands.export(tmp_path / "all.jsonl", tmp_path / "a")
-    assert commands.export(tmp_path / "all.jsonl", tmp_path / "b").startswith("2 results")
-    shown = commands.show(
-        [one, two], "table1", tmp_path / "nowhere", tmp_path / "all.jsonl", "md", details=False
-    )
+    export(tmp_path / "all.jsonl", tmp_path / "a")
+    assert export(tmp_path / "all.jsonl", tmp_path / "b").startswith("2 results")
+    found = load_results(tmp_path / "nowhere", tmp_path / "all.jsonl")
+    shown = commands.show([one, two], "table1", found, "md", details=False)
     assert [line.split(" | ")[0] for line in shown.splitlines()[2:]] == ["| CC", "| PRODEN"]
 
 
@@ -267,30 +267,25 @@ def test_export_keeps_what_was_there(tmp_path):
     [
         (b"{", r"bad\.jsonl is not a file of JSON lines"),
         (b"\xff", r"bad\.jsonl is not a file of JSON lines"),
-        (b"[1]", r"bad\.jsonl has lines that are no results"),
-        (
-            b'{"key": 1}',
-            r"^\S*bad\.jsonl has lines that are no results: expected what `candidly bench export` writes\.$",
-        ),
-        (
-            None,
-            r"bad\.jsonl cannot be read \(Is a directory\): expected a file written by `candidly bench export`",
-        ),
+        (b"[1]", r"bad\.jsonl, line 1 is not a result"),
+        (b'{"key": 1}', r"^\S*bad\.jsonl, line 1 is not a result: .* `candidly bench export`\.$"),
+        (None, r"bad\.jsonl cannot be read \(Is a directory\): .*`candidly bench export`"),
     ],
 )
 def test_what_is_no_exported_file_is_refused(tmp_path, content, message):
     path = tmp_path / "bad.jsonl"
     path.mkdir() if content is None else path.write_bytes(content)
     with pytest.raises(InputError, match=message):
-        commands.show(jobs(rows=["cc"]), "table1", tmp_path, path, "md", details=False)
+        load_results(tmp_path, path)
 
 
-def test_the_oracle_row_is_told_and_ooc_is_not(monkeypatch):
+def test_the_oracle_knows_the_kinds_and_ooc_does_not():
     cell = Cell("digits", 0.1, 0.2, 0.4)
-    problem = grid.make_problem(scales.digits(0), q=0.1, tau1=0.2, tau2=0.4, seed=0)
-    told = grid.method_of(Job(TINY, cell, Row("oracle", "ooc", reference="oracle"), 0), problem)
-    alone = grid.method_of(Job(TINY, cell, Row("ooc", "ooc"), 0), problem)
-    assert hasattr(told, "truth")
+    problem = make_problem(digits(0), q=0.1, tau1=0.2, tau2=0.4, seed=0)
+    row = Row("oracle", "ooc", reference="oracle")
+    oracle = runner.method_of(Job(TINY, cell, row, 0), problem)
+    alone = runner.method_of(Job(TINY, cell, Row("ooc", "ooc"), 0), problem)
+    assert hasattr(oracle, "truth")
     assert not hasattr(alone, "truth")
     assert alone.rates == problem.rates
 
@@ -303,17 +298,8 @@ def test_the_command_line(tmp_path):
         assert "Traceback" not in done.stderr
         return done
 
-    chosen = (
-        "table1",
-        "--scale",
-        "digits",
-        "--cells",
-        "*q=0.1 tau=0.2*",
-        "--methods",
-        "cc",
-        "--seeds",
-        "1",
-    )
+    cells = ("--cells", "*q=0.1 tau=0.2*")
+    chosen = ("table1", "--scale", "digits", *cells, "--methods", "cc", "--seeds", "1")
     assert "to do" in run("run", *chosen, "--dry-run").stdout
     done = run("run", *chosen)
     assert done.stderr == "1 of 1 runs are done, in runs/bench.\n"
@@ -324,10 +310,8 @@ def test_the_command_line(tmp_path):
     assert run("run", *chosen, "--part", "1/1").stdout == done.stdout
     assert run("run", *chosen, "--part", "1/2").stdout == ""
     assert f"{path} cannot be used: File exists" in run("export", f"{path}/x.jsonl", code=2).stderr
-    assert (
-        f"{path} is not a folder"
-        in run("run", *chosen, "--dry-run", "--out", str(path), code=2).stderr
-    )
+    not_a_folder = run("run", *chosen, "--dry-run", "--out", str(path), code=2).stderr
+    assert f"{path} is not a folder" in not_a_folder
     assert "Not a directory" in run("run", *chosen, "--out", f"{path}/x", code=2).stderr
     assert "table 'table9' is unknown" in run("run", "table9", "--scale", "digits", code=2).stderr
     assert "scale 'pap' is unknown" in run("show", "table1", "--scale", "pap", code=2).stderr
@@ -339,19 +323,20 @@ def test_the_command_line(tmp_path):
 def test_a_run_that_another_process_writes_is_left_to_it(tmp_path):
     (job,) = jobs(rows=["cc"])
     with writing(tmp_path / job.key, {}):
-        assert [entry["state"] for entry in plan([job], tmp_path)] == ["running"]
+        assert states([job], tmp_path) == ["running"]
         assert run_jobs([job], tmp_path, None) == {}
-        assert list(results(tmp_path)) == []
+        assert folder_results(tmp_path) == {}
 
 
-def test_a_lock_that_outlived_its_process_is_none(tmp_path):
+def test_a_lock_that_outlived_its_process_locks_nothing(tmp_path):
     (job,) = jobs(rows=["cc"])
     partial_folder(tmp_path / job.key).mkdir()
     (partial_folder(tmp_path / job.key) / LOCK).touch()
-    assert [entry["state"] for entry in plan([job], tmp_path)] == ["unfinished"]
+    assert states([job], tmp_path) == ["unfinished"]
     with writing(tmp_path / job.key, {}):
-        assert "0 of 1 runs are done" in (told := commands.run([job], tmp_path, None, False))
-        assert "1 is being run by another process" in told
+        summary = commands.run([job], tmp_path, None, False)
+    assert "0 of 1 runs are done" in summary
+    assert "1 is being run by another process" in summary
 
 
 def test_runs_that_serve_many_cells_count_once(tmp_path):
@@ -365,99 +350,122 @@ def test_runs_that_serve_many_cells_count_once(tmp_path):
 def test_one_damaged_run_does_not_stop_the_others(tmp_path, monkeypatch):
     first, _ = chosen = jobs(rows=["CC", "PRODEN"])
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(grid, "result", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(runner, "summarise", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         run_jobs([first], tmp_path, None)
     (tmp_path / f"{first.key}.partial" / "checkpoint.safetensors").write_bytes(b"")
     with pytest.raises(TrainingError, match=r"1 of 2 runs are done(.|\n)*CC seed 0: InputError"):
         commands.run(chosen, tmp_path, None, False)
-    assert [entry["state"] for entry in plan(chosen, tmp_path)] == ["failed", "done"]
+    assert states(chosen, tmp_path) == ["failed", "done"]
     assert "1 of them failed, and wait for --retry" in commands.planned(chosen, tmp_path)
 
 
-def test_missing_sets_are_told_before_anything_runs(tmp_path):
+def test_missing_sets_are_reported_before_anything_runs(tmp_path):
     (tmp_path / "cifar-10-batches-bin").mkdir()
     for name in (*(f"data_batch_{k}.bin" for k in range(1, 6)), "test_batch.bin"):
         (tmp_path / "cifar-10-batches-bin" / name).write_bytes(bytes(3073))
     chosen = table_jobs("table1", SCALES["mini"], rows=["cc"], seeds=1)
     with pytest.raises(InputError, match=r"svhn \(train\) is missing"):
         run_jobs(chosen, tmp_path / "runs", tmp_path)
-    assert "They cannot be run: svhn (train) is missing" in commands.planned(
-        chosen, tmp_path / "runs", tmp_path
-    )
+    plan = commands.planned(chosen, tmp_path / "runs", tmp_path)
+    assert "They cannot be run: svhn (train) is missing" in plan
     with pytest.raises(InputError, match=r"cifar10 has 5 images; this scale needs 3000"):
         scales._some(np.random.default_rng(0), 5, 3000, "cifar10")
 
 
 def test_the_scale_is_the_one_that_has_results(tmp_path):
-    with pytest.raises(InputError, match=r"which scale\? there are no results in"):
-        commands.scale_of(None, tmp_path, None)
+    with pytest.raises(InputError, match=rf"which scale\? there are no results in {tmp_path}"):
+        commands.scale_of(None, {}, tmp_path)
     (job,) = jobs(rows=["cc"])
     run_jobs([job], tmp_path, None)
-    assert commands.scale_of(None, tmp_path, None) == "tiny"
-    assert commands.scale_of("mini", tmp_path, None) == "mini"
-    other = {**next(iter(results(tmp_path))), "scale": "mini"}
+    found = folder_results(tmp_path)
+    assert commands.scale_of(None, found, tmp_path) == "tiny"
+    assert commands.scale_of("mini", found, tmp_path) == "mini"
+    other = {**found[job.key], "key": "other", "scale": "mini"}
     (tmp_path / "more.jsonl").write_text(json.dumps(other) + "\n")
+    found = load_results(tmp_path, tmp_path / "more.jsonl")
     with pytest.raises(InputError, match="there are results of mini, tiny: name one by --scale"):
-        commands.scale_of(None, tmp_path, tmp_path / "more.jsonl")
+        commands.scale_of(None, found, tmp_path)
 
 
-def test_what_is_missing_or_mixed_in_a_table_is_told(tmp_path):
+def test_missing_runs_and_mixed_data_of_a_table_are_reported(tmp_path):
     first, second, third = chosen = jobs(rows=["cc", "lws", "proden"])
     run_jobs([first, second], tmp_path, None)
-    assert commands.notes([first, second], "table1", tmp_path, None) == []
-    assert commands.notes(chosen, "table1", tmp_path, None) == [
+    found = folder_results(tmp_path)
+    assert commands.notes([first, second], "table1", found, tmp_path) == []
+    assert commands.notes(chosen, "table1", found, tmp_path) == [
         "2 of 3 runs are there; to train the missing runs: candidly bench run table1 --scale tiny "
-        f'--cells "digits q=0.1 tau=0.2,0.4" --methods "{third.row.name}" --seeds 1 --out {tmp_path}'
+        '--cells "digits q=0.1 tau=0.2,0.4" '
+        f'--methods "{third.row.name}" --seeds 1 --out {tmp_path}'
     ]
     odd = table_jobs("table1", TINY, cells=["*q=0.1*"], rows=["cc"], tau=(0.0, 0.5))
     assert (
         '--scale tiny --tau 0 0.5 --cells "digits q=0.1 tau=0,0.5"'
-        in commands.notes(odd, "table1", tmp_path, None)[0]
+        in commands.notes(odd, "table1", found, tmp_path)[0]
     )
-    path = tmp_path / first.key / "result.json"
-    found = json.loads(path.read_text()) | {
-        "data": "other",
-        "images": {"svhn": 9, "cifar10": 50_000},
-    }
-    path.write_text(json.dumps(found))
-    assert commands.notes([first, second], "table1", tmp_path, None) == [
+    found[first.key] |= {"data": "other", "images": {"svhn": 9, "cifar10": 50_000}}
+    assert commands.notes([first, second], "table1", found, tmp_path) == [
         "digits q=0.1 tau=0.2,0.4 seed 0: results come from 2 versions of the data.",
         "svhn: 9 images were read; its official training part has 73,257.",
     ]
 
 
-def test_other_files_among_the_runs_are_no_results(tmp_path):
+def test_other_files_among_the_runs_are_ignored(tmp_path):
     (job,) = jobs(rows=["cc"])
     run_jobs([job], tmp_path, None)
     for name, content in (("a", "{}"), ("b", "[1]")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "result.json").write_text(content)
-    assert [found["key"] for found in results(tmp_path)] == [job.key]
+    assert list(folder_results(tmp_path)) == [job.key]
 
 
 def test_results_know_their_data(tmp_path):
     first, second = jobs(rows=["CC", "PRODEN"])
     (other,) = table_jobs("table1", TINY, cells=["*q=0.5 tau=0.2*"], rows=["CC"])
     run_jobs([first, second, other], tmp_path, None)
-    data = {found["key"]: found["data"] for found in results(tmp_path)}
+    data = {key: found["data"] for key, found in folder_results(tmp_path).items()}
     assert data[first.key] == data[second.key] != data[other.key]
 
 
+def test_old_keys_of_results_and_runs_are_migrated_once(tmp_path, capsys):
+    migrate = load_script("tools/migrate_keys.py")
+    other, job = jobs(rows=["cc", "ooc, robust"])
+    run_jobs([job, other], tmp_path / "runs", None)
+    exported = tmp_path / "results.jsonl"
+    export(exported, tmp_path / "runs")
+    new = exported.read_text()
+
+    old_config = migrate.old_config(job.config)
+    assert "open_score" not in old_config["settings"]
+    assert old_config["settings"]["openness"] == "confidence"
+    old = grid.config_key(old_config)
+    exported.write_text(new.replace(job.key, old))
+    assert migrate.migrate_file(exported) == {"changed": 1, "unchanged": 1}
+    assert exported.read_text() == new
+    assert migrate.migrate_file(exported) == {"unchanged": 2}
+    exported.write_text(new.replace(job.key, "0" * 16))
+    assert migrate.migrate_file(exported) == {"not placed": 1, "unchanged": 1}
+    assert f"no job has the key {'0' * 16} (ooc, robust)" in capsys.readouterr().out
+
+    run = tmp_path / "runs" / job.key
+    note = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**note, "config": old_config}))
+    run.rename(tmp_path / "runs" / old)
+    assert migrate.migrate_runs(tmp_path / "runs") == {"changed": 1, "unchanged": 1}
+    assert runner.state(job, tmp_path / "runs") == "done"
+    assert json.loads((run / "run.json").read_text())["config"] == job.config
+    verify(run, "run.json", "result.json")
+    assert migrate.migrate_runs(tmp_path / "runs") == {"unchanged": 2}
+
+
 def test_the_overhead_benchmark_runs():
-    spec = importlib.util.spec_from_file_location("overhead", ROOT / "benchmarks" / "overhead.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    try:
-        spec.loader.exec_module(module)
-        measured = module.measure("ooc, recorded", n=32, batch_size=16, pairs=3)
-    finally:
-        sys.path.remove(str(ROOT / "benchmarks"))
+    overhead = load_script("benchmarks/overhead.py")
+    measured = overhead.measure("ooc, recorded", n=32, batch_size=16, pairs=3)
     assert measured["low"] <= measured["ratio"] <= measured["high"]
 
 
 def test_a_run_that_another_process_finishes_meanwhile_stops_nothing(tmp_path, monkeypatch):
     first, second = jobs(rows=["CC", "PRODEN"])
-    load = grid.problem_of
+    load = runner.problem_of
 
     def finished_meanwhile(job, data_dir):
         if job is first:
@@ -465,7 +473,7 @@ def test_a_run_that_another_process_finishes_meanwhile_stops_nothing(tmp_path, m
                 pass
         return load(job, data_dir)
 
-    monkeypatch.setattr(grid, "problem_of", finished_meanwhile)
+    monkeypatch.setattr(runner, "problem_of", finished_meanwhile)
     assert run_jobs([first, second], tmp_path, None) == {}
     assert (tmp_path / second.key / "result.json").exists()
 

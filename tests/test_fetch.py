@@ -1,4 +1,4 @@
-"""Finding and fetching image sets: a server on loopback that cuts, lies and refuses, and no other address."""
+"""Finding and fetching image sets, from a server on loopback that cuts, lies and refuses."""
 
 import contextlib
 import errno
@@ -146,7 +146,10 @@ def test_what_is_there_is_not_fetched_again(cifar, tmp_path):
 
 def test_a_cut_connection_leaves_nothing_and_the_same_command_starts_again(cifar, tmp_path):
     cifar.cuts = [1000]
-    message = rf"{ARCHIVE} cannot be downloaded \(.*1000 bytes read, {len(WHOLE) - 1000} more expected.*\): try again"
+    left = len(WHOLE) - 1000
+    message = (
+        rf"{ARCHIVE} cannot be downloaded \(.*1000 bytes read, {left} more expected.*\): try again"
+    )
     with pytest.raises(InputError, match=message):
         fetch_set("cifar100", tmp_path, cifar.url)
     assert list(tmp_path.iterdir()) == []
@@ -214,7 +217,7 @@ def test_a_wrong_checksum_leaves_nothing(cifar, tmp_path):
     assert leftovers(tmp_path) == INSTALLED
 
 
-def test_server_errors_are_told_in_a_sentence(cifar, tmp_path):
+def test_server_errors_are_reported_in_a_sentence(cifar, tmp_path):
     with pytest.raises(
         InputError, match=rf"/elsewhere/{ARCHIVE} answers 404 Not Found: try again later"
     ):
@@ -289,7 +292,7 @@ def test_a_full_disk_is_reported_and_leaves_nothing(cifar, tmp_path, monkeypatch
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(fetch.LimitedFile, "write", full)
-    message = rf"{tmp_path} cannot be written to: No space left on device\. Free some space, then run the same command"
+    message = rf"{tmp_path} cannot be written to: No space left on device\. Free some space"
     with pytest.raises(InputError, match=message):
         fetch_set("cifar100", tmp_path, cifar.url)
     assert list(tmp_path.iterdir()) == []
@@ -326,7 +329,9 @@ def test_single_files_are_fetched_only_where_missing(server, monkeypatch, tmp_pa
 
 
 def test_the_set_without_a_download_says_what_to_do(server, tmp_path):
-    message = rf"cannot be fetched by this command\. Its page is https://image-net\.org.*login.*{tmp_path}/imagenet32\."
+    message = (
+        rf"cannot be fetched by this command.* https://image-net.*login.*{tmp_path}/imagenet32"
+    )
     with pytest.raises(InputError, match=message):
         fetch_set("imagenet32", tmp_path, server.url)
     (tmp_path / "imagenet32").mkdir()
@@ -432,13 +437,13 @@ def test_the_command_tells_failures_in_a_sentence(cifar, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("sign", "code", "told"),
+    ("sign", "code", "expected"),
     [
         (signal.SIGKILL, -signal.SIGKILL, ""),
         (signal.SIGINT, 130, "candidly: stopped; the same command starts it again.\n"),
     ],
 )
-def test_a_stopped_command_starts_again(cifar, tmp_path, sign, code, told):
+def test_a_stopped_command_starts_again(cifar, tmp_path, sign, code, expected):
     cifar.cuts = [None]
     arguments = ("fetch", "cifar100", "--data-dir", tmp_path, "--mirror", cifar.url)
     process = subprocess.Popen(command(*arguments, tiny=True), stderr=subprocess.PIPE, text=True)
@@ -451,7 +456,7 @@ def test_a_stopped_command_starts_again(cifar, tmp_path, sign, code, told):
     process.send_signal(sign)
     message = ended(process, 20)[1]
     assert process.returncode == code, message
-    assert message == told
+    assert message == expected
     assert staging.exists() == (sign == signal.SIGKILL)
     run(*arguments, tiny=True)
     assert leftovers(tmp_path) == INSTALLED

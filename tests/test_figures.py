@@ -1,4 +1,4 @@
-"""The paper's figures: the numbers they are drawn from, and the command that draws them."""
+"""The paper's figures: their numbers, and the command that draws them."""
 
 import dataclasses
 import json
@@ -8,18 +8,10 @@ import numpy as np
 import pytest
 
 from candidly.bench import commands, figures, scales
-from candidly.bench.grid import (
-    SWEEPS,
-    Cell,
-    Job,
-    Row,
-    method_of,
-    problem_of,
-    run_jobs,
-    sweep_rows,
-    table_jobs,
-)
+from candidly.bench.grid import SWEEPS, Cell, Job, Row, sweep_rows, table_jobs
 from candidly.bench.problems import digits, make_problem, reduced
+from candidly.bench.results import export
+from candidly.bench.runner import method_of, problem_of, run_jobs
 from candidly.bench.scales import SCALES
 from candidly.errors import InputError
 
@@ -36,11 +28,8 @@ def test_histograms_by_hand():
     candidates = np.array([[True, True, False], [True, True, True]])
     found = figures.loss_histograms(logits, candidates, np.array([0, 2]))
     wooden = found["wooden"]
-    finite = [
-        np.log(2),
-        np.log(2.5),
-        np.log(4),
-    ]  # inside of both rows, outside of the first; a full set has none
+    # Candidates of both rows, non-candidates of the first; a full set has none.
+    finite = [np.log(2), np.log(2.5), np.log(4)]
     assert wooden["top"] == pytest.approx(np.quantile(finite, 0.99), abs=1e-4)
     assert wooden["normal"]["inside"][int(np.log(2) / wooden["top"] * 40)] == 1
     assert wooden["normal"]["outside"][-1] == 1  # what is beyond the last edge goes to the last bin
@@ -108,6 +97,19 @@ def test_a_reduction_keeps_the_distances_and_is_fitted_without_the_test_rows():
     np.testing.assert_allclose(reduced(versions, 3).X[:, 0], few.X, atol=1e-3)
 
 
+def test_a_reduction_is_the_projection_on_the_eigenvectors_of_the_covariance():
+    problem = make_problem(digits(0), q=0.1, tau1=0.2, tau2=0.4, seed=0)
+    X = problem.X.astype(np.float64)
+    centred = X - X.mean(0)
+    axes = np.linalg.eigh(centred.T @ centred)[1][:, :-11:-1]
+    found = reduced(problem, 10)
+    for projected, rows in ((found.X, X), (found.test[0], problem.test[0])):
+        expected = (rows - X.mean(0)) @ axes
+        signs = np.sign((expected * projected).sum(0))
+        np.testing.assert_allclose(projected, expected * signs, atol=1e-3)
+    assert found.X.dtype == found.test[0].dtype == np.float32
+
+
 @pytest.mark.parametrize(
     ("name", "suffix", "start"),
     [
@@ -126,7 +128,7 @@ def test_every_figure_is_drawn_from_runs_or_from_exported_results(tmp_path, name
     commands.figure(name, "tiny", None, runs, None, None, file, train=True)
     assert file.read_bytes().startswith(start)
     file.unlink()
-    commands.export(tmp_path / "results.jsonl", runs)
+    export(tmp_path / "results.jsonl", runs)
     commands.figure(
         name, "tiny", None, tmp_path / "nothing", tmp_path / "results.jsonl", None, file
     )
@@ -134,7 +136,7 @@ def test_every_figure_is_drawn_from_runs_or_from_exported_results(tmp_path, name
     assert [path.name for path in file.parent.iterdir()] == [file.name]
 
 
-def test_wrong_figures_are_told(tmp_path, monkeypatch):
+def test_wrong_figures_are_refused(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="figure 'x' is unknown"):
         commands.figure("x", "tiny", None, tmp_path, None, None, tmp_path / "x.png")
     with pytest.raises(InputError, match=r"ends in '\.bmp': expected one of \.png"):

@@ -43,7 +43,7 @@ def test_idx_files_plain_and_gzipped(tmp_path, suffix):
         (idx_bytes(np.zeros((2, 3), np.uint8))[:9], "ends within its header of 12 bytes"),
     ],
 )
-def test_damaged_idx_files_are_told(tmp_path, data, message):
+def test_damaged_idx_files_are_refused(tmp_path, data, message):
     (tmp_path / "file").write_bytes(data)
     with pytest.raises(InputError, match=rf"file .*{message}"):
         read_idx(tmp_path / "file")
@@ -56,7 +56,7 @@ def test_damaged_idx_files_are_told(tmp_path, data, message):
         (
             (5, 4),
             [0] * 5,
-            r"images-idx3-ubyte: the array is uint8 \(5, 4\), but images are uint8 \(any, any, any\)",
+            r"images-idx3-ubyte: the array is uint8 \(5, 4\), .* uint8 \(any, any, any\)",
         ),
         ((0, 4, 3), [], "images-idx3-ubyte: the array is uint8"),
         ((2, 4, 3), [0, 10], "labels-idx1-ubyte: labels from 0 to 10, expected 0 to 9"),
@@ -75,7 +75,7 @@ def test_missing_and_cut_files_are_named(tmp_path):
     with pytest.raises(InputError, match=r"train-images-idx3-ubyte is missing"):
         idx_images(tmp_path, "train")
     (tmp_path / "x.gz").write_bytes(gzip.compress(idx_bytes(np.zeros(9, np.uint8)))[:-5])
-    with pytest.raises(InputError, match=r"x\.gz is not a whole gzip file"):
+    with pytest.raises(InputError, match=r"x\.gz is not a complete gzip file"):
         read_idx(tmp_path / "x.gz")
 
 
@@ -115,9 +115,7 @@ def test_cifar10_in_its_binary_layout(tmp_path):
     ):
         cifar10(tmp_path, "train")
     (tmp_path / "data_batch_3.bin").write_bytes(b"123")
-    with pytest.raises(
-        InputError, match=r"data_batch_3\.bin has 3 bytes, which is no multiple of 3073"
-    ):
+    with pytest.raises(InputError, match=r"data_batch_3\.bin has 3 bytes, not a multiple of 3073"):
         cifar10(tmp_path, "train")
 
 
@@ -143,12 +141,10 @@ def test_cifar100_labels_out_of_range(tmp_path, labels, message):
 
 
 @pytest.mark.parametrize("size", [0, 1, 3073, 3074 * 2 - 1])
-def test_cut_cifar_files_are_told(tmp_path, size):
+def test_cut_cifar_files_are_refused(tmp_path, size):
     cifar_file(tmp_path / "train.bin", pictures(2), [0, 1], [0, 1])
     os.truncate(tmp_path / "train.bin", size)
-    with pytest.raises(
-        InputError, match=rf"train\.bin has {size} bytes, which is no multiple of 3074"
-    ):
+    with pytest.raises(InputError, match=rf"train\.bin has {size} bytes, not a multiple of 3074"):
         cifar100(tmp_path, "train")
 
 
@@ -255,7 +251,7 @@ def test_imagenet32_of_another_shape_or_kind(tmp_path, arrays, message):
         imagenet32(tmp_path, "test")
 
 
-def test_damaged_npz_files_are_told(tmp_path):
+def test_damaged_npz_files_are_refused(tmp_path):
     path = tmp_path / "val_data.npz"
     np.savez_compressed(path, data=planes(pictures(2)), labels=[1, 2])
     whole = path.read_bytes()

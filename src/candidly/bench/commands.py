@@ -1,8 +1,7 @@
-"""`candidly bench`: from options to runs, and from results to text."""
+"""`candidly bench`: from options to jobs, and from results to text."""
 
 from __future__ import annotations
 
-import json
 from fnmatch import fnmatch
 from pathlib import Path
 from shlex import quote
@@ -11,22 +10,10 @@ from typing import Any
 import numpy as np
 
 from candidly.bench import figures
-from candidly.bench.grid import (
-    ROWS,
-    TAUS,
-    Cell,
-    Job,
-    Row,
-    distinct,
-    is_result,
-    plan,
-    require_sets,
-    results,
-    run_jobs,
-    sweep_rows,
-    table_jobs,
-)
+from candidly.bench.grid import ROWS, TAUS, Cell, Job, Row, distinct, sweep_rows, table_jobs
 from candidly.bench.problems import Source
+from candidly.bench.results import Results, folder_results, load_results
+from candidly.bench.runner import plan, require_sets, run_jobs, state
 from candidly.bench.scales import SCALES, Scale, load_source
 from candidly.bench.sources.catalogue import SETS
 from candidly.bench.tables import FORMATS, as_markdown, make_table
@@ -51,7 +38,10 @@ def jobs(
     tau: tuple[float, float] | None,
     part: str = "1/1",
 ) -> list[Job]:
-    """The runs that the options name."""
+    """List the jobs that the options name; see `table_jobs`.
+
+    `part`, such as "1/4", takes one of several equal parts of them.
+    """
     one_of(table, TABLES, "table")
     chosen = SCALES[one_of(scale, SCALES, "scale")]
     found = table_jobs(table, chosen, cells=cells or ["*"], rows=rows or None, seeds=seeds, tau=tau)
@@ -59,7 +49,7 @@ def jobs(
 
 
 def _part(found: list[Job], part: str) -> list[Job]:
-    """One of N parts, with as many runs of each row as the others."""
+    """Take one of N parts, each with as many jobs of every row as the others."""
     k, slash, n = part.partition("/")
     if not (slash and k.isdigit() and n.isdigit() and 1 <= int(k) <= int(n)):
         raise InputError(f"--part {part}: expected K/N with K from 1 to N, such as 1/4.")
@@ -71,24 +61,29 @@ def _part(found: list[Job], part: str) -> list[Job]:
 def run(
     chosen: list[Job], out: Path, data_dir: Path | None, retry: bool, device: str = "auto"
 ) -> str:
-    """Run them; failures are told at the end."""
+    """Run the jobs that are not finished, and say how many are.
+
+    Raises
+    ------
+    TrainingError
+        If jobs failed; raised after the others have run.
+    """
     chosen = distinct(chosen)
     failures = run_jobs(chosen, out, data_dir, retry=retry, device=device)
-    states = [entry["state"] for entry in plan(chosen, out)]
+    states = [state(job, out) for job in chosen]
     summary = f"{states.count('done')} of {len(chosen)} runs are done, in {out}."
     if busy := states.count("running"):
         summary += f" {busy} {'is' if busy == 1 else 'are'} being run by another process."
     if failures:
         listing = "".join(f"\n  {name}: {error}" for name, error in failures.items())
-        raise TrainingError(
-            f"{summary} {len(failures)} failed (--retry tries them again):{listing}"
-        )
+        failed = f"{len(failures)} failed (--retry tries them again):{listing}"
+        raise TrainingError(f"{summary} {failed}")
     return summary
 
 
 def planned(chosen: list[Job], out: Path, data_dir: Path | None = None) -> str:
-    """The runs, their states, how long the rest will take, and whether the data for it are there."""
-    entries = plan(distinct(chosen), out)
+    """Show the jobs, their states, how long the rest will take, and whether its data are there."""
+    entries = plan(distinct(chosen), out, folder_results(out))
     lines = [
         f"{entry['key']}  {entry['state']:10}  {_time(entry['seconds']):>9}  {entry['name']}"
         for entry in entries
@@ -97,12 +92,10 @@ def planned(chosen: list[Job], out: Path, data_dir: Path | None = None) -> str:
     if not left:
         return "\n".join([*lines, f"All {len(entries)} runs are done."])
     known = [seconds for seconds in left if seconds is not None]
-    guess = (
-        f"about {_time(sum(known) / len(known) * len(left))}"
-        if known
-        else "no estimate before a first run is done"
-    )
-    lines.append(f"{len(left)} of {len(entries)} runs are left: {guess}.")
+    estimate = "no estimate before a first run is done"
+    if known:
+        estimate = f"about {_time(sum(known) / len(known) * len(left))}"
+    lines.append(f"{len(left)} of {len(entries)} runs are left: {estimate}.")
     if failed := sum(entry["state"] == "failed" for entry in entries):
         lines.append(f"{failed} of them failed, and wait for --retry.")
     try:
@@ -120,57 +113,62 @@ def _time(seconds: float | None) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def scale_of(scale: str | None, out: Path, exported: Path | None) -> str:
-    """The scale that is named, or the only one that there are results of."""
+def scale_of(scale: str | None, found: Results, place: Path) -> str:
+    """Return the scale that is named, or the only one with results in `place`."""
     if scale is not None:
         return scale
-    there = sorted({found["scale"] for found in _found(out, exported)})
-    if len(there) != 1:
-        told = (
-            f"there are results of {', '.join(there)}"
-            if there
-            else f"there are no results in {exported or out}"
-        )
-        raise InputError(
-            f"which scale? {told}: name one by --scale (`candidly bench scales` lists them)."
-        )
-    return there[0]
+    scales = sorted({result["scale"] for result in found.values()})
+    if len(scales) == 1:
+        return scales[0]
+    reason = f"there are no results in {place}"
+    if scales:
+        reason = f"there are results of {', '.join(scales)}"
+    raise InputError(
+        f"which scale? {reason}: name one by --scale (`candidly bench scales` lists them)."
+    )
 
 
-def _found(out: Path, exported: Path | None) -> list[dict[str, Any]]:
-    return [*(_read(exported) if exported else []), *results(out)]
+def show(chosen: list[Job], table: str, found: Results, style: str, details: bool) -> str:
+    """Write a table as text, in one of `FORMATS`.
+
+    Rows without any number, ours or the paper's, are left out, unless all are without.
+    """
+    write = FORMATS[one_of(style, FORMATS, "format")]
+    entries = make_table(chosen, found, table)
+    rows = {e["row"] for e in entries if e["mean"] is not None or e["paper"] is not None}
+    entries = [entry for entry in entries if entry["row"] in rows] or entries
+    return as_markdown(entries, details) if style == "md" else write(entries)
 
 
-def notes(chosen: list[Job], table: str, out: Path, exported: Path | None) -> list[str]:
-    """What one should know of a table beside its numbers."""
-    by_key, jobs = {found["key"]: found for found in _found(out, exported)}, distinct(chosen)
-    absent = [job for job in jobs if job.key not in by_key]
-    there = [by_key[job.key] for job in jobs if job.key in by_key]
-    told = [_absent(absent, len(jobs), table, out)] if absent else []
-    return [*told, *_mixed(there), *_short(there)]
+def notes(chosen: list[Job], table: str, found: Results, out: Path) -> list[str]:
+    """List what readers of a table should know: missing runs, mixed data, incomplete sets."""
+    wanted = distinct(chosen)
+    absent = [job for job in wanted if job.key not in found]
+    present = [found[job.key] for job in wanted if job.key in found]
+    missing = [_absent(absent, len(wanted), table, out)] if absent else []
+    return [*missing, *_mixed(present), *_incomplete(present)]
 
 
 def _absent(absent: list[Job], wanted: int, table: str, out: Path) -> str:
-    """How many runs are missing, and the command that makes them."""
+    """Say how many runs are missing, and the command that makes them."""
     cells = "".join(f' --cells "{name}"' for name in dict.fromkeys(job.cell.name for job in absent))
     rows = "".join(f' --methods "{name}"' for name in dict.fromkeys(job.row.name for job in absent))
-    seeds, cell = 1 + max(job.seed for job in absent), absent[0].cell
+    seeds = 1 + max(job.seed for job in absent)
+    cell = absent[0].cell
     tau = "" if (cell.tau1, cell.tau2) in TAUS else f" --tau {cell.tau1:g} {cell.tau2:g}"
-    options = (
-        f"--scale {absent[0].scale.name}{tau}{cells}{rows} --seeds {seeds} --out {quote(str(out))}"
-    )
-    there = f"{wanted - len(absent)} of {wanted} runs are there"
-    return f"{there}; to train the missing runs: candidly bench run {table} {options}"
+    scale = f"--scale {absent[0].scale.name}"
+    options = f"{scale}{tau}{cells}{rows} --seeds {seeds} --out {quote(str(out))}"
+    present = f"{wanted - len(absent)} of {wanted} runs are there"
+    return f"{present}; to train the missing runs: candidly bench run {table} {options}"
 
 
-def _mixed(there: list[dict[str, Any]]) -> list[str]:
-    """The methods of a cell should have learnt from the same examples; results tell by a fingerprint."""
+def _mixed(present: list[dict[str, Any]]) -> list[str]:
+    """The methods of a cell should have trained on the same data; compare their fingerprints."""
     data: dict[str, set[str]] = {}
-    for found in there:
-        if found.get("data"):
-            data.setdefault(f"{Cell(**found['cell']).name} seed {found['seed']}", set()).add(
-                found["data"]
-            )
+    for result in present:
+        if result.get("data"):
+            name = f"{Cell(**result['cell']).name} seed {result['seed']}"
+            data.setdefault(name, set()).add(result["data"])
     return [
         f"{name}: results come from {len(seen)} versions of the data."
         for name, seen in data.items()
@@ -178,32 +176,22 @@ def _mixed(there: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def _short(there: list[dict[str, Any]]) -> list[str]:
-    """Sets of which fewer images were read than they officially have."""
-    read = {item for found in there for item in found.get("images", {}).items() if item[0] in SETS}
-    return [
-        f"{name}: {n:,} images were read; its official training part has {whole:,}."
-        for name, n in sorted(read)
-        if n < (whole := SETS[name].sizes["train"])
-    ]
-
-
-def show(
-    chosen: list[Job], table: str, out: Path, exported: Path | None, style: str, details: bool
-) -> str:
-    """The table as text."""
-    render = FORMATS[one_of(style, FORMATS, "format")]
-    entries = make_table(chosen, _found(out, exported), table)
-    told = {e["row"] for e in entries if e["mean"] is not None or e["paper"] is not None}
-    entries = [
-        e for e in entries if e["row"] in told
-    ] or entries  # rows with nothing to tell are left out
-    return as_markdown(entries, details) if style == "md" else render(entries)
+def _incomplete(present: list[dict[str, Any]]) -> list[str]:
+    """List the sets of which fewer images were read than they officially have."""
+    read = {item for result in present for item in result.get("images", {}).items()}
+    lines = []
+    for name, n in sorted(read):
+        if name in SETS and n < SETS[name].sizes["train"]:
+            official = SETS[name].sizes["train"]
+            lines.append(
+                f"{name}: {n:,} images were read; its official training part has {official:,}."
+            )
+    return lines
 
 
 def figure(
     kind: str,
-    scale: str,
+    scale: str | None,
     open_set: str | None,
     out: Path,
     exported: Path | None,
@@ -211,39 +199,68 @@ def figure(
     file: Path,
     train: bool = False,
 ) -> str:
-    """Draw a figure from the runs of seed 0, which are trained first if they are missing and `train` says so."""
+    """Draw a figure from the runs of seed 0.
+
+    Parameters
+    ----------
+    kind : str
+        One of `FIGURES`.
+    scale : str or None
+        A key of `SCALES`; None: the only one with results.
+    open_set : str or None
+        Where the open examples come from; None: the first open set of the scale.
+    out, exported : Path
+        Where results are; see `load_results`.
+    data_dir : Path or None
+        Folder of the image sets, for "examples" and for training.
+    file : Path
+        The picture; its suffix decides the format.
+    train : bool
+        Train the missing runs first.
+
+    Returns
+    -------
+    str
+        A sentence on what was drawn.
+
+    Raises
+    ------
+    InputError
+        If an option is unknown, or runs are missing that are not to be trained.
+    """
     one_of(kind, FIGURES, "figure")
     if file.suffix.lower() not in SUFFIXES:
         raise InputError(f"{file} ends in {file.suffix!r}: expected one of {', '.join(SUFFIXES)}.")
-    chosen = SCALES[one_of(scale, SCALES, "scale")]
-    opened = (
-        chosen.opens[0]
-        if open_set is None
-        else one_of(open_set, chosen.opens, "open set of this scale")
-    )
+    found = load_results(out, exported)
+    name = scale_of(scale, found, exported or out)
+    chosen = SCALES[one_of(name, SCALES, "scale")]
+    opened = chosen.opens[0]
+    if open_set is not None:
+        opened = one_of(open_set, chosen.opens, "open set of this scale")
     if kind == "params" and opened != chosen.opens[0]:
         raise InputError(
             f"--open {opened}: at this scale, params are swept with {chosen.opens[0]} alone."
         )
     needed = _needed(kind, chosen, opened)
-    if train and (absent := _not_in(needed, _usable(kind, out, exported))):
-        run(absent, out, data_dir, retry=True)
-    by_key = _usable(kind, out, exported)
-    if absent := _not_in(needed, by_key):
-        names = "; ".join(job.name for job in absent)
+    missing = _missing(needed, found, kind)
+    if train and missing:
+        run(missing, out, data_dir, retry=True)
+        found |= folder_results(out)
+        missing = _missing(needed, found, kind)
+    if missing:
+        names = "; ".join(job.name for job in missing)
         raise InputError(
             f"this figure needs runs that are not there ({names}): `--run` trains them first."
         )
-    picture = _draw(
-        kind, chosen, opened, {job.row.name: by_key[job.key] for job in needed}, data_dir
-    )
+    by_row = {job.row.name: found[job.key] for job in needed}
+    picture = _draw(kind, chosen, opened, by_row, data_dir)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, lambda temporary: _save(picture, temporary, file.suffix[1:].lower()))
     return f"{file} drawn."
 
 
 def _needed(kind: str, scale: Scale, opened: str) -> list[Job]:
-    """The runs of a figure."""
+    """List the jobs of a figure."""
     if kind == "params":
         rows = [row for entries in sweep_rows(scale).values() for _, row in entries]
         return [Job(scale, Cell(scale.opens[0], 0.1, *TAUS[0]), row, 0) for row in rows]
@@ -255,19 +272,14 @@ def _needed(kind: str, scale: Scale, opened: str) -> list[Job]:
     return [Job(scale, cell, row, 0) for row in ROWS if fnmatch(row.name, name)]
 
 
-def _usable(kind: str, out: Path, exported: Path | None) -> dict[str, Any]:
-    found = _found(out, exported)
-    return {
-        one["key"]: one for one in found if "figures" in one or kind not in ("losses", "examples")
-    }
-
-
-def _not_in(jobs: list[Job], by_key: dict[str, Any]) -> list[Job]:
-    return distinct([job for job in jobs if job.key not in by_key])
+def _missing(needed: list[Job], found: Results, kind: str) -> list[Job]:
+    """List the jobs without a result, or without what this figure shows of it."""
+    wanted = "figures" if kind in ("losses", "examples") else "score"
+    return distinct(job for job in needed if wanted not in found.get(job.key, {}))
 
 
 def _save(picture: Any, path: Path, form: str) -> None:
-    """PDF with fonts as journals want them."""
+    """Save a picture, in PDF with fonts as journals want them."""
     import matplotlib
 
     with matplotlib.rc_context({"pdf.fonttype": 42}):
@@ -275,76 +287,44 @@ def _save(picture: Any, path: Path, form: str) -> None:
 
 
 def _draw(
-    kind: str, scale: Scale, opened: str, found: dict[str, Any], data_dir: Path | None
+    kind: str, scale: Scale, opened: str, by_row: dict[str, Any], data_dir: Path | None
 ) -> Any:
     if kind == "losses":
-        return figures.losses_figure(found["ooc"]["figures"]["losses"])
+        return figures.losses_figure(by_row["ooc"]["figures"]["losses"])
     if kind == "precision":
         epochs = make_scheme(scale.scheme, **scale.changes).epochs
-        curves = {name: result["curves"] for name, result in found.items()}
-        return figures.precision_figure(
-            curves, warmup_epochs(scale.ooc_settings(opened, 0.1)["warmup"], epochs)
-        )
+        warmup = warmup_epochs(scale.ooc_settings(opened, 0.1)["warmup"], epochs)
+        curves = {name: result["curves"] for name, result in by_row.items()}
+        return figures.precision_figure(curves, warmup)
     if kind == "params":
-        return figures.params_figure(_sweeps(scale, found))
-    examples = found["ooc, robust"]["figures"]["examples"]
+        return figures.params_figure(_sweeps(scale, by_row))
+    examples = by_row["ooc, robust"]["figures"]["examples"]
     source = load_source(scale.known, scale.n_known, scale.n_test, opened, 0, data_dir)
     images = [_picture(source, example["source"]) for example in examples]
     return figures.examples_figure(examples, images, source.classes)
 
 
-def _sweeps(scale: Scale, found: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+def _sweeps(scale: Scale, by_row: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
     default = Job(scale, Cell(scale.opens[0], 0.1, *TAUS[0]), Row("ooc", "ooc"), 0).key
     return {
-        letter: [_point(value, found[row.name], default) for value, row in entries]
+        letter: [_point(value, by_row[row.name], default) for value, row in entries]
         for letter, entries in sweep_rows(scale).items()
     }
 
 
-def _point(value: float, found: dict[str, Any], default: str) -> dict[str, Any]:
-    precision = {kind: found["curves"][f"precision_{kind}"][-1] for kind in KINDS}
+def _point(value: float, result: dict[str, Any], default: str) -> dict[str, Any]:
     return {
         "value": value,
-        "score": found["score"],
-        "precision": precision,
-        "default": found["key"] == default,
+        "score": result["score"],
+        "precision": {kind: result["curves"][f"precision_{kind}"][-1] for kind in KINDS},
+        "default": result["key"] == default,
     }
 
 
 def _picture(source: Source, row: int) -> np.ndarray:
+    """Return an image of the known examples or, beyond them, of the pool of open ones."""
     image = source.X[row] if row < len(source.X) else source.pool[row - len(source.X)]
     if image.ndim == 1:
         side = int(len(image) ** 0.5)
         return image.reshape(side, side)
     return image
-
-
-def _read(path: Path) -> list[dict[str, Any]]:
-    try:
-        found = [json.loads(line) for line in path.read_text().splitlines()]
-    except OSError as error:
-        reason = (
-            "is missing"
-            if isinstance(error, FileNotFoundError)
-            else f"cannot be read ({error.strerror})"
-        )
-        raise InputError(
-            f"{path} {reason}: expected a file written by `candidly bench export`."
-        ) from error
-    except ValueError as error:  # no JSON, or no text at all
-        raise InputError(f"{path} is not a file of JSON lines ({error}).") from error
-    if not all(map(is_result, found)):
-        raise InputError(
-            f"{path} has lines that are no results: expected what `candidly bench export` writes."
-        )
-    return found
-
-
-def export(path: Path, out: Path) -> str:
-    """All finished results as JSON lines, those already in the file included."""
-    kept = {result["key"]: result for result in (_read(path) if path.exists() else [])}
-    kept |= {result["key"]: result for result in results(out)}
-    lines = "".join(json.dumps(result, sort_keys=True) + "\n" for result in kept.values())
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, lambda temporary: temporary.write_text(lines))
-    return f"{len(kept)} results in {path}."

@@ -1,4 +1,7 @@
-"""The oracle: `ooc` with the true kinds as its selection. A reference row of the tables; no real data offer it."""
+"""The oracle: `ooc` with the true kinds as its selection.
+
+It is a reference row of the tables; with real data the kinds are not known.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from candidly.methods.ooc import OOC
 
 
 class Oracle(OOC):
-    """`ooc` that is told which examples are normal, closed and open."""
+    """`ooc` that knows which examples are normal, closed and open."""
 
     def __init__(self, selection: Selection, **settings: Any) -> None:
         super().__init__(**settings)

@@ -1,4 +1,4 @@
-"""Scales: the same experiments at sizes from a second to a GPU week. Only what is here differs between them."""
+"""Scales: the same experiments at sizes from a second to a GPU week."""
 
 from __future__ import annotations
 
@@ -13,35 +13,39 @@ from candidly.bench.problems import Source, digits
 from candidly.bench.sources.catalogue import load_set, require
 from candidly.errors import InputError
 
-CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
+CIFAR_MEAN = (0.4914, 0.4822, 0.4465)
+CIFAR_STD = (0.2023, 0.1994, 0.2010)
 CIFAR_CLASSES = (
-    "airplane",
-    "automobile",
-    "bird",
-    "cat",
-    "deer",
-    "dog",
-    "frog",
-    "horse",
-    "ship",
-    "truck",
+    *("airplane", "automobile", "bird", "cat", "deer"),
+    *("dog", "frog", "horse", "ship", "truck"),
 )
-PIXELS = {
-    "lr": 0.05,
-    "weight_decay": 2e-3,
-}  # of convolutional nets: the best for `ooc` in a given time, on validation rows
+# For convolutional nets: the best for `ooc` in a given time, on validation rows.
+PIXELS = {"lr": 0.05, "weight_decay": 2e-3}
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """Frozen features instead of pixels, reduced by a PCA that is fitted on the training rows."""
+    """Frozen features instead of pixels, reduced by a PCA that is fitted on the training rows.
+
+    Parameters
+    ----------
+    encoder : str
+        See `candidly.data.encoders`.
+    resolution : int
+        Side of the images that the encoder sees.
+    copies : int
+        Number of weakly augmented versions, and of strongly augmented ones.
+    components : int
+        Features that the PCA keeps.
+    """
 
     encoder: str = "lite0"
     resolution: int = 96
-    copies: int = 2  # weak, and as many strong ones
+    copies: int = 2
     components: int = 256
 
     def of(self, images: np.ndarray, *, versions: bool) -> np.ndarray:
+        """Encode images, with or without augmented versions."""
         from candidly.data.encoders import encode, encode_versions
 
         if versions:
@@ -53,36 +57,60 @@ class Encoding:
 
 @dataclass(frozen=True)
 class Scale:
-    """How large an experiment is. `warmup` and `window` are settings of `ooc`; their second value is for q >= 0.5."""
+    """How large an experiment is.
+
+    Parameters
+    ----------
+    name, about : str
+        What `candidly bench scales` lists.
+    known : str
+        The set of the known classes: "cifar10", "fashion-mnist" or "digits".
+    opens : tuple of str
+        Sets of open examples.
+    net, net_settings : str, dict
+        See `candidly.tensors.nets.build_net`.
+    scheme, changes : str, dict
+        The training scheme, and what differs from it.
+    n_known, n_test : int, optional
+        Number of training examples of known classes, and of test examples; all by default.
+    warmup, window : tuple
+        Settings of `ooc`; the second value is for q >= 0.5.
+    seeds : int
+        Number of seeds.
+    encoding : Encoding, optional
+        Train on frozen features.
+    lr : dict
+        Learning rates by method and q, where another one than the scheme's is better.
+    alpha : dict
+        The setting of `ooc`, by open set and q.
+    """
 
     name: str
     about: str
-    known: str  # "cifar10", "fashion-mnist" or "digits"
-    opens: tuple[str, ...]  # sources of open examples
+    known: str
+    opens: tuple[str, ...]
     net: str
     scheme: str
-    changes: dict[str, Any] = field(default_factory=dict)  # of the scheme
+    changes: dict[str, Any] = field(default_factory=dict)
     net_settings: dict[str, Any] = field(default_factory=dict)
-    n_known: int | None = None  # training examples of known classes; None: all
+    n_known: int | None = None
     n_test: int | None = None
     warmup: tuple[float, float] = (0.3, 0.4)
     window: tuple[int, int] = (5, 5)
     seeds: int = 1
     encoding: Encoding | None = None
-    lr: dict[str, dict[float, float]] = field(
-        default_factory=dict
-    )  # by method and q, where another one is better
-    alpha: dict[tuple[str, float], float] = field(
-        default_factory=dict
-    )  # of `ooc`, by open set and q
+    lr: dict[str, dict[float, float]] = field(default_factory=dict)
+    alpha: dict[tuple[str, float], float] = field(default_factory=dict)
 
     def plan(self, method: str, q: float) -> dict[str, Any]:
-        """What the training differs in from the scheme."""
+        """Return what the training of a method changes in the scheme."""
         better = self.lr.get(method, {}).get(q)
         return self.changes if better is None else {**self.changes, "lr": better}
 
     def ooc_settings(self, open_set: str, q: float) -> dict[str, Any]:
-        wide, alpha = q >= 0.5, self.alpha.get((open_set, q))
+        """Return the settings of `ooc` in a cell."""
+        wide = q >= 0.5
+        alpha = self.alpha.get((open_set, q))
         given = {"warmup": self.warmup[wide], "window": self.window[wide]}
         return given if alpha is None else {**given, "alpha": alpha}
 
@@ -92,7 +120,8 @@ SCALES = {
     for scale in (
         Scale(
             "paper",
-            "the paper's own: ResNet-18, 300 epochs, five trials; for GPUs (ten days a run on two CPU cores)",
+            "the paper's own: ResNet-18, 300 epochs, five trials; for GPUs "
+            "(ten days per run on two CPU cores)",
             "cifar10",
             ("svhn", "cifar100", "imagenet32"),
             "resnet18",
@@ -100,11 +129,12 @@ SCALES = {
             warmup=(30, 50),
             window=(5, 20),
             seeds=5,
-            alpha={("svhn", 0.5): 0.1, ("imagenet32", 0.5): 0.1},  # as the authors' scripts have it
+            alpha={("svhn", 0.5): 0.1, ("imagenet32", 0.5): 0.1},  # from the authors' scripts
         ),
         Scale(
             "features",
-            "all images of CIFAR-10 as frozen ImageNet features (no Tiny-ImageNet: they overlap), MLP: a minute a run",
+            "all images of CIFAR-10 as frozen ImageNet features (no Tiny-ImageNet: they overlap), "
+            "MLP: a minute per run",
             "cifar10",
             ("svhn", "cifar100"),
             "mlp",
@@ -113,8 +143,10 @@ SCALES = {
             {"width": 256, "depth": 2},
             warmup=(0.4, 0.6),
             encoding=Encoding(),
-            lr={  # the best of 0.01, 0.05 and 0.2; PiCO, which takes ten times as long, has PRODEN's
-                "cc": {0.0: 0.05, 0.1: 0.01, 0.3: 0.01, 0.5: 0.05},  # 0.0: supervised
+            # The best of 0.01, 0.05 and 0.2; PiCO, which takes ten times as long, uses PRODEN's.
+            # q = 0 is supervised learning.
+            lr={
+                "cc": {0.0: 0.05, 0.1: 0.01, 0.3: 0.01, 0.5: 0.05},
                 "proden": {0.1: 0.01, 0.3: 0.05},
                 "lws": {0.1: 0.05, 0.3: 0.05},
                 "cavl": {0.1: 0.01},
@@ -124,7 +156,7 @@ SCALES = {
         ),
         Scale(
             "cpu",
-            "all images of CIFAR-10 as pixels, a small convolutional net: 40 minutes a run",
+            "all images of CIFAR-10 as pixels, a small convolutional net: 40 minutes per run",
             "cifar10",
             ("svhn", "cifar100", "imagenet32"),
             "fastconv",
@@ -134,7 +166,7 @@ SCALES = {
         ),
         Scale(
             "mini",
-            "3,000 images of CIFAR-10 as pixels, a small convolutional net: a minute a run",
+            "3,000 images of CIFAR-10 as pixels, a small convolutional net: a minute per run",
             "cifar10",
             ("svhn", "cifar100", "imagenet32"),
             "fastconv",
@@ -148,7 +180,8 @@ SCALES = {
         ),
         Scale(
             "fashion",
-            "10,000 images of Fashion-MNIST, MNIST as the open world, a small convolutional net: two minutes a run",
+            "10,000 images of Fashion-MNIST, MNIST as the open world, a small convolutional net: "
+            "two minutes per run",
             "fashion-mnist",
             ("mnist",),
             "fastconv",
@@ -159,7 +192,7 @@ SCALES = {
         ),
         Scale(
             "digits",
-            "scikit-learn's digits, 0-5 known and 6-9 open, an MLP: a second a run",
+            "scikit-learn's digits, 0-5 known and 6-9 open, an MLP: a second per run",
             "digits",
             ("digits",),
             "mlp",
@@ -181,7 +214,21 @@ def load_source(
     data_dir: Path | None,
     encoding: Encoding | None = None,
 ) -> Source:
-    """Clean data; the seed draws the known examples where not all are used. The last source is kept."""
+    """Load clean data; the last source is cached.
+
+    Parameters
+    ----------
+    known, open_set : str
+        Names of the sets; see `Scale`.
+    n_known, n_test : int or None
+        How many known and test examples to draw with the seed; None: all.
+    seed : int
+        Decides which examples are drawn.
+    data_dir : Path or None
+        Folder of the image sets.
+    encoding : Encoding, optional
+        Encode the images.
+    """
     if known == "digits":
         return digits(seed)
     X, y = load_set(known, "train", data_dir)
@@ -189,31 +236,30 @@ def load_source(
     pool, _ = load_set(open_set, "train", data_dir)
     rng = np.random.default_rng(seed)
     read = {known: len(X), open_set: len(pool)}
-    train, test = (
-        _some(rng, len(X), n_known, known),
-        _some(rng, len(X_test), n_test, f"{known}'s test part"),
-    )
+    train = _some(rng, len(X), n_known, known)
+    test = _some(rng, len(X_test), n_test, f"{known}'s test part")
     classes = CIFAR_CLASSES if known == "cifar10" else tuple(map(str, range(10)))
     if encoding is not None:
-        X, pool = encoding.of(X, versions=True), encoding.of(pool, versions=True)
+        X = encoding.of(X, versions=True)
+        pool = encoding.of(pool, versions=True)
         X_test = encoding.of(X_test, versions=False)
     return Source(X[train], y[train], pool, X_test[test], y_test[test], classes, read)
 
 
 def require_data(scale: Scale, opened: str, data_dir: Path | None) -> None:
-    """An error if a set is missing that this scale needs."""
+    """Raise an error if a set is missing that this scale needs."""
     if scale.known != "digits":
         for name, part in ((scale.known, "train"), (scale.known, "test"), (opened, "train")):
             require(name, part, data_dir)
 
 
 def moments(scale: Scale) -> dict[str, Any]:
-    """Normalisation that is prescribed rather than measured."""
+    """Return the mean and standard deviation of CIFAR's pixels; others are measured."""
     pixels = scale.known == "cifar10" and scale.encoding is None
     return {"mean": CIFAR_MEAN, "std": CIFAR_STD} if pixels else {}
 
 
 def _some(rng: np.random.Generator, n: int, count: int | None, what: str) -> Any:
     if count is not None and count > n:
-        raise InputError(f"{what} has {n} images; this scale needs {count}. Is the set whole?")
+        raise InputError(f"{what} has {n} images; this scale needs {count}. Is the set complete?")
     return slice(None) if count is None else rng.choice(n, count, replace=False)

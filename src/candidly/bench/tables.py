@@ -4,25 +4,37 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from candidly.bench.grid import ROWS, Job
+from candidly.bench.results import Results
 from candidly.data.formats.delimited import UnixLines
 from candidly.kinds import KINDS
 
 PAPER = Path(__file__).parent / "paper"
 OURS = tuple(row.name for row in ROWS if row.method == "ooc" and row.reference is None)
 
+PRECISIONS = tuple(f"precision_{kind}" for kind in KINDS)
+COLUMNS = (
+    *("row", "given", "cell", "open", "q", "tau1", "tau2", "mean", "spread", "n", "wanted"),
+    *("best", "paper", "paper_spread", "difference", *PRECISIONS, "epoch_seconds"),
+)
 
 Numbers = dict[tuple[Any, ...], tuple[float, float]]
 
 
 def paper_numbers(table: str) -> Numbers:
-    """(open set, q, tau1, tau2, row) -> mean and spread of the paper; the method is OOC there, or "full" in Table 2."""
+    """Read the paper's numbers.
+
+    Returns
+    -------
+    dict
+        (open set, q, tau1, tau2, row) -> (mean, spread). The paper's row OOC is compared with all
+        of `OURS`; "params" has no numbers.
+    """
     numbers: Numbers = {}
     if table == "params":
         return numbers
@@ -35,31 +47,36 @@ def paper_numbers(table: str) -> Numbers:
     return numbers
 
 
-def make_table(
-    jobs: list[Job], found: Iterable[dict[str, Any]], table: str
-) -> list[dict[str, Any]]:
-    """One entry per (row, cell), from the seeds that are done; see `_entry`."""
-    by_key = {result["key"]: result for result in found}
+def make_table(jobs: list[Job], found: Results, table: str) -> list[dict[str, Any]]:
+    """Make one entry per row and cell, from the seeds that are done.
+
+    Returns
+    -------
+    list of dict
+        Mean, spread and number of the results, the paper's number, mean precision of the selected
+        groups, seconds per epoch, and whether the mean is the best of its cell.
+    """
     groups: dict[tuple[str, str], list[Job]] = {}
     for job in jobs:
         groups.setdefault((job.row.name, job.cell.name), []).append(job)
     numbers = paper_numbers(table)
-    done = {
-        key: [by_key[job.key] for job in group if job.key in by_key]
-        for key, group in groups.items()
-    }
-    return _mark_best([_entry(group, done[key], numbers) for key, group in groups.items()])
+    entries = []
+    for group in groups.values():
+        done = [found[job.key] for job in group if job.key in found]
+        entries.append(_entry(group, done, numbers))
+    return _mark_best(entries)
 
 
 def _entry(group: list[Job], done: list[dict[str, Any]], numbers: Numbers) -> dict[str, Any]:
-    """Mean, spread and number of the results, the paper's number, mean precision of the groups, seconds per epoch."""
     job = group[0]
-    cell, scores = job.cell, [result["score"] for result in done]
-    named = (cell.open_set, cell.q, cell.tau1, cell.tau2, job.row.name)
-    paper, paper_spread = (
-        numbers.get(named, (None, None)) if job.scale.known == "cifar10" else (None, None)
-    )
+    cell = job.cell
+    scores = [result["score"] for result in done]
+    seconds = [result["seconds"] / len(result["curves"]["accuracy"]) for result in done]
     curves = [result["curves"] for result in done]
+    paper = paper_spread = None
+    if job.scale.known == "cifar10":
+        name = (cell.open_set, cell.q, cell.tau1, cell.tau2, job.row.name)
+        paper, paper_spread = numbers.get(name, (None, None))
     return {
         "row": job.row.name,
         "cell": cell.name,
@@ -76,16 +93,12 @@ def _entry(group: list[Job], done: list[dict[str, Any]], numbers: Numbers) -> di
         "paper": paper,
         "paper_spread": paper_spread,
         "precision": [_last_mean(curves, f"precision_{kind}") for kind in KINDS],
-        "epoch_seconds": float(
-            np.median([r["seconds"] / len(r["curves"]["accuracy"]) for r in done])
-        )
-        if done
-        else None,
+        "epoch_seconds": float(np.median(seconds)) if seconds else None,
     }
 
 
 def _last_mean(curves: list[dict[str, list[float | None]]], key: str) -> float | None:
-    """Mean over the seeds of the last value of a curve, where there is one."""
+    """Average the last value of a curve over the seeds that have one."""
     last = [value for curve in curves if (value := curve.get(key, [None])[-1]) is not None]
     return float(np.mean(last)) if last else None
 
@@ -109,7 +122,10 @@ def _is_best(entry: dict[str, Any], highest: float | None) -> bool:
 
 
 def as_markdown(entries: list[dict[str, Any]], details: bool = False) -> str:
-    """`details`: also the precision of the normal/closed/open groups, and the seconds per epoch."""
+    """Write a table in Markdown.
+
+    `details` adds the precision of the normal/closed/open groups, and the seconds per epoch.
+    """
     rows, cells = _names(entries)
     heads = ["given", *cells, *(["s/epoch"] if details else [])]
     lines = ["| | " + " | ".join(heads) + " |", "|---|" + "---|" * len(heads)]
@@ -136,14 +152,12 @@ def _seconds(seconds: float) -> str:
 def _precision(entry: dict[str, Any]) -> str:
     if entry["reference"] or all(value is None for value in entry["precision"]):
         return ""
-    return (
-        " ["
-        + "/".join("–" if value is None else f"{value:.2f}" for value in entry["precision"])
-        + "]"
-    )
+    values = ["–" if value is None else f"{value:.2f}" for value in entry["precision"]]
+    return f" [{'/'.join(values)}]"
 
 
 def as_latex(entries: list[dict[str, Any]]) -> str:
+    """Write a table in LaTeX, for the package booktabs."""
     rows, cells = _names(entries)
     counted = _runs_missing(entries)
     head = " & ".join(["", "given", *(cell.replace("_", r"\_") for cell in cells)])
@@ -163,35 +177,13 @@ def as_latex(entries: list[dict[str, Any]]) -> str:
 
 
 def as_csv(entries: list[dict[str, Any]]) -> str:
+    """Write a table as CSV, one line per row and cell."""
     text = io.StringIO()
-    columns = [
-        "row",
-        "given",
-        "cell",
-        "open",
-        "q",
-        "tau1",
-        "tau2",
-        "mean",
-        "spread",
-        "n",
-        "wanted",
-        "best",
-        "paper",
-        "paper_spread",
-        "difference",
-    ]
-    precisions = [f"precision_{kind}" for kind in KINDS]
-    writer = csv.DictWriter(
-        UnixLines(text), [*columns, *precisions, "epoch_seconds"], extrasaction="ignore"
-    )
+    writer = csv.DictWriter(UnixLines(text), COLUMNS, extrasaction="ignore")
     writer.writeheader()
     for entry in entries:
-        values = {
-            **entry,
-            **dict(zip(precisions, entry["precision"], strict=True)),
-            "difference": _difference(entry),
-        }
+        precision = zip(PRECISIONS, entry["precision"], strict=True)
+        values = {**entry, **dict(precision), "difference": _difference(entry)}
         writer.writerow({k: round(v, 4) if isinstance(v, float) else v for k, v in values.items()})
     return text.getvalue().rstrip("\n")
 
@@ -200,9 +192,9 @@ FORMATS = {"md": as_markdown, "csv": as_csv, "latex": as_latex}
 
 
 def _names(entries: list[dict[str, Any]]) -> tuple[list[str], list[str]]:
-    return list(dict.fromkeys(e["row"] for e in entries)), list(
-        dict.fromkeys(e["cell"] for e in entries)
-    )
+    rows = dict.fromkeys(entry["row"] for entry in entries)
+    cells = dict.fromkeys(entry["cell"] for entry in entries)
+    return list(rows), list(cells)
 
 
 def _find(entries: list[dict[str, Any]], row: str, cell: str) -> dict[str, Any]:
@@ -210,22 +202,22 @@ def _find(entries: list[dict[str, Any]], row: str, cell: str) -> dict[str, Any]:
 
 
 def _difference(entry: dict[str, Any]) -> float | None:
-    """Of the numbers as they are printed."""
-    known = entry["mean"] is not None and entry["paper"] is not None
-    return (
-        round(round(entry["mean"], 1) - entry["paper"], 1) + 0.0 if known else None
-    )  # no minus before a zero
+    """Subtract the numbers as they are printed."""
+    if entry["mean"] is None or entry["paper"] is None:
+        return None
+    return round(round(entry["mean"], 1) - entry["paper"], 1) + 0.0  # + 0.0: no minus before a zero
 
 
 def _text(entry: dict[str, Any], bold: str, counted: bool, plus_minus: str = " ± ") -> str:
     """Write `91.2 ± 0.3 (3 runs; paper 91.30, -0.1)`, the runs only if `counted`."""
     if entry["mean"] is None:
         return "" if entry["paper"] is None else f"(paper {entry['paper']:.2f})"
-    text = f"{entry['mean']:.1f}" + (
-        "" if entry["spread"] is None else f"{plus_minus}{entry['spread']:.1f}"
-    )
+    text = f"{entry['mean']:.1f}"
+    if entry["spread"] is not None:
+        text += f"{plus_minus}{entry['spread']:.1f}"
     text = bold.format(text) if entry["best"] else text
     runs = [f"{entry['n']} run{'s' * (entry['n'] > 1)}"] if counted else []
-    known = entry["paper"] is not None
-    paper = [f"paper {entry['paper']:.2f}, {_difference(entry):+.1f}"] if known else []
+    paper = []
+    if entry["paper"] is not None:
+        paper = [f"paper {entry['paper']:.2f}, {_difference(entry):+.1f}"]
     return f"{text} ({'; '.join([*runs, *paper])})" if runs or paper else text

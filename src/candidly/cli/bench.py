@@ -62,7 +62,7 @@ def demo(
     It takes less than a minute.
     """
     require_modules("candidly demo", "torch", "safetensors", "matplotlib")
-    from candidly.bench.demo import render, run_demo
+    from candidly.bench.demo import demo_text, run_demo
 
     with heap.keeping_freed_memory():
         results = run_demo(
@@ -75,7 +75,7 @@ def demo(
             settings=settings or [],
             also=also or [],
         )
-    echo_json(results) if as_json else echo(render(results))
+    echo_json(results) if as_json else echo(demo_text(results))
 
 
 @bench_commands.command(
@@ -218,6 +218,7 @@ def bench_run(
     Stop it at any time; the same command resumes.
     """
     from candidly.bench import commands
+    from candidly.bench.results import load_results
 
     jobs = commands.jobs(table, scale, cells, methods, seeds, tau, part)
     if dry_run:
@@ -227,7 +228,7 @@ def bench_run(
         done = commands.run(jobs, out, data_dir, retry, device)
     echo(done, err=True)
     if part == "1/1":
-        _print_table(jobs, table, out)
+        _print_table(jobs, table, load_results(out), out)
 
 
 @table_commands.command(
@@ -250,24 +251,26 @@ def bench_show(
 ) -> None:
     """Print a table: mean and spread over the seeds, the best in bold, and the paper's numbers."""
     from candidly.bench import commands
+    from candidly.bench.results import load_results
 
-    chosen = commands.scale_of(scale, out, results)
+    found = load_results(out, results)
+    chosen = commands.scale_of(scale, found, results or out)
     jobs = commands.jobs(table, chosen, cells, methods, seeds, tau)
-    _print_table(jobs, table, out, results, style, details)
+    _print_table(jobs, table, found, out, style, details)
 
 
 def _print_table(
     jobs: Any,
     table: str,
+    found: Any,
     out: Path,
-    results: Path | None = None,
     style: str = "md",
     details: bool = False,
 ) -> None:
     from candidly.bench import commands
 
-    echo(commands.show(jobs, table, out, results, style, details))
-    for note in commands.notes(jobs, table, out, results):
+    echo(commands.show(jobs, table, found, style, details))
+    for note in commands.notes(jobs, table, found, out):
         echo(note, err=True)
 
 
@@ -300,9 +303,8 @@ def bench_figure(
     require_modules("candidly bench figure", "torch", "safetensors", "matplotlib")
     from candidly.bench import commands
 
-    chosen = commands.scale_of(scale, out, results)
     picture = file or Path(f"{figure}.png")
-    echo(commands.figure(figure, chosen, open_set, out, results, data_dir, picture, train))
+    echo(commands.figure(figure, scale, open_set, out, results, data_dir, picture, train))
 
 
 @table_commands.command("export", epilog=examples("candidly bench export results/digits.jsonl"))
@@ -311,9 +313,9 @@ def bench_export(
     out: Runs = Path("runs/bench"),
 ) -> None:
     """Write the results of all finished runs into one small file, for `bench show --results`."""
-    from candidly.bench import commands
+    from candidly.bench.results import export
 
-    echo(commands.export(file, out))
+    echo(export(file, out))
 
 
 @table_commands.command("scales", epilog=examples("candidly bench scales"))

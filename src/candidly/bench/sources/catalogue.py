@@ -1,4 +1,4 @@
-"""The image sets by name: what their files are called, where they come from, and how they are read."""
+"""The image sets by name: their files, where they come from, and how to read them."""
 
 from __future__ import annotations
 
@@ -53,26 +53,46 @@ class Download:
 
 @dataclass(frozen=True)
 class ImageSet:
-    """`folders` are looked through in turn under the data folder; a fetched set goes into the first."""
+    """An image set.
+
+    Parameters
+    ----------
+    title, page : str
+        Its full name, and the address of its page.
+    folders : tuple of str
+        Folders below the data folder, searched in turn; a fetched set goes into the first.
+    parts : dict
+        The names of the files of "train" and "test"; patterns are allowed.
+    read : callable
+        `read(folder, part)` returns (images, labels).
+    sizes : dict
+        Number of images of the official parts.
+    downloads : tuple of Download
+        Official files that can be fetched.
+    suffixes : tuple of str
+        What the names of the files may end with.
+    advice : str
+        How to get a set that cannot be fetched.
+    """
 
     title: str
     page: str
     folders: tuple[str, ...]
     parts: Parts
     read: Callable[[Path, str], tuple[np.ndarray, np.ndarray]]
-    sizes: dict[str, int]  # images of the official parts
+    sizes: dict[str, int]
     downloads: tuple[Download, ...] = ()
     suffixes: tuple[str, ...] = ("",)
     advice: str = ""
 
     def holds(self, folder: Path, part: str) -> bool:
-        """Are all files of a part in this folder? They are not opened."""
+        """Return whether all files of a part are in this folder; they are not opened."""
         patterns = [[name + suffix for suffix in self.suffixes] for name in self.parts[part]]
         return all(any(path for name in names for path in folder.glob(name)) for names in patterns)
 
 
 def _idx_downloads(base: str, *checks: tuple[str, int]) -> tuple[Download, ...]:
-    """The official idx files; `checks` are their checksums and sizes."""
+    """List the official idx files; `checks` are their checksums and sizes."""
     files = [(part, name) for part, names in IDX.items() for name in names]
     return tuple(
         Download(f"{base}{name}.gz", sha256, size, (part,))
@@ -140,7 +160,8 @@ SETS = {
         IMAGENET32,
         imagenet32,
         {"train": 1_281_167, "test": 50_000},
-        advice="it needs a login: download the npz archives of the 32 x 32 images there, and unpack them into",
+        advice="it needs a login: download the npz archives of the 32 x 32 images there, and "
+        "unpack them into",
     ),
     "fashion-mnist": ImageSet(
         "Fashion-MNIST",
@@ -180,13 +201,34 @@ SETS = {
 def load_set(
     name: str, part: str, data_dir: str | Path | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(images, labels) of the part "train" or "test" of a set, found under `data_dir` or the folder CANDIDLY_DATA."""
+    """Read a part of an image set.
+
+    Parameters
+    ----------
+    name : str
+        A key of `SETS`.
+    part : {"train", "test"}
+        Which part.
+    data_dir : path, optional
+        Folder of the image sets; by default the environment variable CANDIDLY_DATA names it.
+
+    Returns
+    -------
+    images : array (n, height, width) or (n, height, width, 3) of uint8
+    labels : array (n,) of int64
+
+    Raises
+    ------
+    InputError
+        If the part is missing or damaged.
+    """
     return find_set(name).read(require(name, part, data_dir), part)
 
 
 def require(name: str, part: str, data_dir: str | Path | None = None) -> Path:
-    """The folder of a part of a set; an error that says how to get it, if it is not there."""
-    chosen, root = find_set(name), data_folder(data_dir)
+    """Return the folder of a part of a set, or raise an error that says how to get it."""
+    chosen = find_set(name)
+    root = data_folder(data_dir)
     if part not in chosen.parts:
         raise InputError(f"{name}, part={part!r}: expected {' or '.join(map(repr, chosen.parts))}.")
     folder = locate(chosen, part, root)
@@ -196,11 +238,12 @@ def require(name: str, part: str, data_dir: str | Path | None = None) -> Path:
 
 
 def find_set(name: str) -> ImageSet:
+    """Return the set of this name."""
     return SETS[one_of(name, SETS, "image set")]
 
 
 def data_folder(data_dir: str | Path | None) -> Path:
-    """The folder of the image sets: the argument, or else the environment variable CANDIDLY_DATA."""
+    """Return the folder of the image sets: the argument, or that of CANDIDLY_DATA."""
     folder = _named_folder(data_dir)
     if folder is None:
         raise InputError(UNNAMED)
@@ -213,29 +256,32 @@ def _named_folder(data_dir: str | Path | None) -> Path | None:
 
 
 def locate(chosen: ImageSet, part: str, root: Path) -> Path | None:
-    """The first of the set's folders under `root` that holds all files of a part."""
+    """Return the first of the set's folders under `root` that holds all files of a part."""
     return next((root / name for name in chosen.folders if chosen.holds(root / name, part)), None)
 
 
 def how_to_get(name: str, root: Path) -> str:
-    """A sentence: the command that fetches the set, or what to do by hand; and its page."""
+    """Say which command fetches the set, or what to do by hand; and its page."""
     chosen = SETS[name]
     if not chosen.downloads:
         return f"Its page is {chosen.page}; {chosen.advice} {root / chosen.folders[0]}."
-    return f"Get it with `candidly data fetch {name} --data-dir {shlex.quote(str(root))}`; its page is {chosen.page}."
+    command = f"candidly data fetch {name} --data-dir {shlex.quote(str(root))}"
+    return f"Get it with `{command}`; its page is {chosen.page}."
 
 
 def _missing(name: str, part: str, root: Path) -> str:
     chosen = SETS[name]
-    files = ", ".join(chosen.parts[part]) + "".join(
-        f" (or with {suffix})" for suffix in chosen.suffixes if suffix
-    )
+    files = ", ".join(chosen.parts[part])
+    files += "".join(f" (or with {suffix})" for suffix in chosen.suffixes if suffix)
     folders = ", ".join(str(root / folder) for folder in chosen.folders)
     return f"{name} ({part}) is missing: looked for {files} in {folders}. {how_to_get(name, root)}"
 
 
 def survey(data_dir: str | Path | None = None) -> list[dict[str, Any]]:
-    """Every set with its page and the folders where its parts were found; without a data folder, none is found."""
+    """List every set with its page and the folders where its parts are.
+
+    Without a data folder, none is found.
+    """
     root = _named_folder(data_dir)
     rows = []
     for name, chosen in SETS.items():
@@ -246,7 +292,7 @@ def survey(data_dir: str | Path | None = None) -> list[dict[str, Any]]:
 
 
 def survey_text(data_dir: str | Path | None = None) -> str:
-    """The survey as text for a terminal."""
+    """Write the survey as text for a terminal."""
     lines = [
         f"{row['name']:<14} {', '.join(row['found']) or '-':<12} {row['title']:<42} {row['page']}"
         for row in survey(data_dir)

@@ -34,9 +34,26 @@ ADVICE = "try again later, or name another server with --mirror URL."
 
 
 def fetch_set(name: str, data_dir: str | Path | None = None, mirror: str | None = None) -> str:
-    """Download what is missing of a set, and return a sentence on where it is.
+    """Download what is missing of an image set.
 
-    `mirror` is the address of a folder with the official files, used instead of their official addresses.
+    Parameters
+    ----------
+    name : str
+        A key of `SETS`.
+    data_dir : path, optional
+        Folder of the image sets; by default the environment variable CANDIDLY_DATA names it.
+    mirror : str, optional
+        Address of a folder with the official files, used instead of their official addresses.
+
+    Returns
+    -------
+    str
+        A sentence on where the set is.
+
+    Raises
+    ------
+    InputError
+        If a download fails or is not the official file; nothing of it stays.
     """
     chosen = find_set(name)
     root = data_folder(data_dir)
@@ -48,9 +65,8 @@ def fetch_set(name: str, data_dir: str | Path | None = None, mirror: str | None 
     if not absent:
         return f"{name} is already there: {_places(chosen, root)}"
     if not chosen.downloads:
-        raise InputError(
-            f"{name} ({', '.join(absent)}) cannot be fetched by this command. {how_to_get(name, root)}"
-        )
+        missing = f"{name} ({', '.join(absent)})"
+        raise InputError(f"{missing} cannot be fetched by this command. {how_to_get(name, root)}")
     try:
         with _staging(root, name) as staging:
             for item in chosen.downloads:
@@ -62,7 +78,7 @@ def fetch_set(name: str, data_dir: str | Path | None = None, mirror: str | None 
 
 
 def _whole(name: str, part: str, root: Path) -> bool:
-    """Can the part be read? Sets that are not fetched from here, and are large, need only be found."""
+    """Return whether a part can be read; large sets that cannot be fetched need only be found."""
     if not find_set(name).downloads:
         return locate(find_set(name), part, root) is not None
     try:
@@ -100,7 +116,10 @@ def _staging(root: Path, name: str) -> Iterator[Path]:
 def _install(
     item: Download, chosen: ImageSet, root: Path, staging: Path, mirror: str | None
 ) -> None:
-    """Download one file and put it, or the folder packed in it, in its place; never replace what is there."""
+    """Download one file and put it, or the folder packed in it, in its place.
+
+    What is there is never replaced.
+    """
     import pooch  # type: ignore[import-untyped]
 
     target = root / chosen.folders[0] / ("" if item.packed else item.file)
@@ -119,7 +138,7 @@ def _install(
 
 
 def _download(item: Download, url: str, staging: Path) -> Path:
-    """The file in the staging folder, its checksum verified."""
+    """Download a file into the staging folder and verify its checksum."""
     import pooch
     from requests.exceptions import HTTPError, RequestException
 
@@ -177,14 +196,14 @@ class LimitedFile:
 
 
 def _root_cause(error: BaseException) -> str:
-    """What happened, without the texts of the libraries in between."""
+    """Say what happened, without the texts of the libraries in between."""
     while inner := error.__cause__ or error.__context__:
         error = inner
     return str(getattr(error, "strerror", None) or error)
 
 
 def _unpack(archive: Path, chosen: ImageSet, staging: Path) -> Path:
-    """The set's folder out of its archive; members that lead elsewhere are refused."""
+    """Unpack the set's folder; refuse archives with members that lead elsewhere."""
     place = staging / "unpacked"
     try:
         with tarfile.open(archive) as tar:
@@ -198,7 +217,7 @@ def _unpack(archive: Path, chosen: ImageSet, staging: Path) -> Path:
 
 @contextmanager
 def _byte_bar(item: Download) -> Iterator[Callable[[int], None]]:
-    """Yield `advance(bytes)`: megabytes, speed and time left on a terminal, nothing if the output is piped."""
+    """Yield `advance(bytes)`, which shows progress on a terminal, and nothing in a pipe."""
     if not sys.stderr.isatty():
         yield lambda count: None
         return
@@ -217,9 +236,8 @@ def _byte_bar(item: Download) -> Iterator[Callable[[int], None]]:
         BarColumn(24),
         DownloadColumn(),
         TransferSpeedColumn(),
+        TimeRemainingColumn(compact=True),
     ]
-    with Progress(
-        *columns, TimeRemainingColumn(compact=True), console=Console(stderr=True)
-    ) as progress:
+    with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task(item.file, total=item.size)
         yield lambda count: progress.update(task, advance=count)
