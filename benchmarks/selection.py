@@ -1,13 +1,14 @@
-"""The selection step beside one memory pass over its arrays, and at the size of ImageNet: time and peak memory.
+"""The selection step beside one memory pass over its arrays; at ImageNet's size, time and memory.
 
     python benchmarks/selection.py               # 1,000,000 x 100, interleaved pairs
     python benchmarks/selection.py --parts       # its parts, one after the other, in milliseconds
-    python benchmarks/selection.py --imagenet    # 1,280,000 x 1,000: what `ooc` keeps of every example, and selections
+    python benchmarks/selection.py --imagenet    # 1,280,000 x 1,000: state of `ooc`, and selections
 
-`scores`: from logits and candidates to three groups, beside a pass that reads their bytes once, as fast as memory gives
-them. `rows`: beside torch's largest entry of each row, which is slow for bytes. `training`: what `ooc` does between two
-epochs, which also moves the ensemble and keeps candidates as bits, beside reading the bytes of all three. All within
-`heap.keeping_freed_memory`, as in a training.
+`scores`: from logits and candidates to three groups, beside a pass that reads their bytes once, as
+fast as memory allows. `rows`: beside torch's largest entry of each row, which is slow for bytes.
+`training`: what `ooc` does between two epochs, which also moves the ensemble and keeps candidates
+as bits, beside reading the bytes of all three. All within `heap.keeping_freed_memory`, as in a
+training.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def made_method(candidates: torch.Tensor, rng: torch.Generator) -> OOC:
 
 
 def imagenet(n: int = 1_280_000, c: int = 1_000) -> dict[str, float]:
-    """All per-example state of `ooc` and of a recorded pass in memory; a selection while warming up, and one after."""
+    """Hold the per-example state of `ooc` and of a recorded pass; select in and after warm-up."""
     rng = torch.Generator().manual_seed(0)
     candidates = torch.zeros(n, c, dtype=torch.bool)
     for block in candidates.split(1 << 14):

@@ -31,19 +31,7 @@ _HOMES = {
     "estimate_rates": "auditing.rates",
     "fit": "training.trainer",
 }
-__all__ = [
-    "Audit",
-    "CandidateSets",
-    "PartialLabelClassifier",
-    "Rates",
-    "RatesEstimate",
-    "Truth",
-    "audit",
-    "corrupt",
-    "estimate_rates",
-    "fit",
-]
-
+__all__ = sorted(_HOMES)  # noqa: PLE0605
 
 _moved.install()
 

@@ -17,7 +17,7 @@ _HOMES = {
     "read_examples": "files",
     "read_file": "files",
 }
-__all__ = ["Answers", "Dataset", "Examples", "read_examples", "read_file"]
+__all__ = sorted(_HOMES)  # noqa: PLE0605
 
 
 def __getattr__(name: str) -> Any:
