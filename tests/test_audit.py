@@ -77,10 +77,8 @@ def seen_of(rows):
 def naive_row(p, members, power):
     """(hit, rest, chance, best candidate, best other) of one row, by loops."""
     c = len(p)
-    inside, outside = (
-        max(p[j] for j in members),
-        max((p[j] for j in range(c) if j not in members), default=0.0),
-    )
+    inside = max(p[j] for j in members)
+    outside = max((p[j] for j in range(c) if j not in members), default=0.0)
     hit = 0.5 if inside == outside else float(inside > outside)
     r = [x / max(p) for x in p]
     spread = sum(x**power for x in r) - 1
@@ -185,7 +183,7 @@ def test_em_never_makes_the_fit_worse_than_the_truth():
 
 
 def voted(n=600, c=6, seed=0):
-    """(sets, logits, wrong): annotators err alike, so that wrong sets are narrower; the model hardly errs."""
+    """(sets, logits, wrong): wrong sets are narrower, and the model is nearly always right."""
     rng = np.random.default_rng(seed)
     y, mask = rng.integers(c, size=n), np.zeros((n, c), dtype=bool)
     wrong = rng.random(n) < 0.11
@@ -201,7 +199,10 @@ def voted(n=600, c=6, seed=0):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_narrow_wrong_sets_of_sure_rows_are_no_errors_of_the_model(seed):
-    """Surer is never more often wrong: else closed rows would pass for errors, and doubtful rows for closed ones."""
+    """The fitted accuracy never falls as the model gets surer.
+
+    Otherwise closed rows would count as errors of the model, and doubtful rows as closed.
+    """
     sets, logits, wrong = voted(seed=seed)
     found = study(read_outputs(sets, None, logits, None))
     for mixture in (found.mixture, found.without):
@@ -254,8 +255,9 @@ def test_matched_sizes_do_not_mislead():
 
 
 def doubtful_and_wide(wider, n=2000, c=6, seed=0, unlike=0.0):
-    """(mask, probs): truths drawn from the outputs, wrong labels drawn blindly and more often in doubtful rows.
+    """(mask, probs): truths drawn from the outputs; doubtful rows have more wrong labels.
 
+    Which labels are wrong does not depend on the outputs.
     A share `unlike` of the rows has sets that have nothing to do with the outputs.
     """
     rng = np.random.default_rng(seed)
@@ -349,10 +351,8 @@ def test_the_order_of_rows_and_classes_changes_little():
     sets, logits, _ = made(1200, tau1=0.2, tau2=0.2)
     mask, rng = sets.dense(), np.random.default_rng(1)
     rows, columns = rng.permutation(len(mask)), rng.permutation(mask.shape[1])
-    a, b = (
-        estimate_rates(mask, logits=logits),
-        estimate_rates(mask[rows][:, columns], logits=logits[rows][:, columns]),
-    )
+    a = estimate_rates(mask, logits=logits)
+    b = estimate_rates(mask[rows][:, columns], logits=logits[rows][:, columns])
     assert a.closed == pytest.approx(b.closed, abs=1e-6)
     assert a.open == pytest.approx(b.open, abs=1e-6)
 
@@ -368,8 +368,11 @@ def test_an_estimate_prints_itself_and_gives_rates():
     found = RatesEstimate(0.1, 0.2, 0.3, (0.05, 0.15), (0.1, 0.3), (0.2, 0.4), ("Beware.",))
     assert found.rates == Rates(0.1, 0.2)
     assert str(found).splitlines() == [
-        "closed: 10.0% (5.0% to 15.0%)", "open: 20.0% (10.0% to 30.0%)", "outside: 30.0% (20.0% to 40.0%)", "Beware.",
-    ]  # fmt: skip
+        "closed: 10.0% (5.0% to 15.0%)",
+        "open: 20.0% (10.0% to 30.0%)",
+        "outside: 30.0% (20.0% to 40.0%)",
+        "Beware.",
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -386,7 +389,7 @@ def intervals(found):
 
 
 def limits(mixture, seen):
-    """(low, high) of closed, open and outside: 1.5 times a normal law's 90 % interval, and 0.015."""
+    """(low, high) of closed, open and outside: 1.5 times a normal 90 % interval, plus 0.015."""
     _, closed, open_ = shares(mixture, seen)
     reach = 0.015 + 1.645 * 1.5 * np.array(standard_errors(mixture, seen))
     point = np.array([closed, open_, closed + open_])
@@ -833,13 +836,10 @@ def test_other_bad_arguments_are_refused():
 def quietly(candidates, probs, **options):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        table, found = (
-            audit(candidates, probs, **options),
-            estimate_rates(candidates, probs, **options),
-        )
-    assert np.isfinite(table[["p_normal", "p_closed", "p_open", "suggested_probability"]]).all(
-        axis=None
-    )
+        table = audit(candidates, probs, **options)
+        found = estimate_rates(candidates, probs, **options)
+    numbers = table[["p_normal", "p_closed", "p_open", "suggested_probability"]]
+    assert np.isfinite(numbers).all(axis=None)
     np.testing.assert_allclose(table[["p_normal", "p_closed", "p_open"]].sum(axis=1), 1)
     shares_are_sound(found)
     return table, found
@@ -1035,16 +1035,13 @@ def test_public_names():
 
 
 def test_columns_of_a_frame_are_matched_by_name():
-    sets, probs = (
-        [["a"], ["b", "c"], ["c"]] * 60,
-        np.tile([[0.8, 0.1, 0.1], [0.1, 0.8, 0.1], [0.2, 0.1, 0.7]], (60, 1)),
-    )
+    sets = [["a"], ["b", "c"], ["c"]] * 60
+    probs = np.tile([[0.8, 0.1, 0.1], [0.1, 0.8, 0.1], [0.2, 0.1, 0.7]], (60, 1))
     expected = audit(sets, probs)
     frame = pd.DataFrame(probs, columns=["a", "b", "c"])[["c", "a", "b"]]
     pd.testing.assert_frame_equal(audit(sets, frame), expected)
-    pd.testing.assert_frame_equal(
-        audit(sets, pd.DataFrame(probs)), expected
-    )  # columns without names
+    without_names = pd.DataFrame(probs)
+    pd.testing.assert_frame_equal(audit(sets, without_names), expected)
     with pytest.raises(
         InputError,
         match=r"probs has the columns \['a', 'b', 'd'\], but the classes are \['a', 'b', 'c'\]",

@@ -1,4 +1,4 @@
-"""Making benchmark data: exact counts, the right distributions, and nothing told by the order of rows."""
+"""Making benchmark data: exact counts, the right distributions, an order that reveals nothing."""
 
 from __future__ import annotations
 
@@ -139,10 +139,8 @@ def test_row_order_tells_nothing():
     for kind in (NORMAL, CLOSED, OPEN):
         rows = np.flatnonzero(truth.kinds == kind)
         assert abs(rows.mean() / len(truth.kinds) - 0.5) < 4 * (12 * len(rows)) ** -0.5
-    assert (
-        abs(np.corrcoef(np.arange(len(y)), truth.source[truth.source < 6000])[0, 1])
-        < 4 * 6000**-0.5
-    )
+    correlation = np.corrcoef(np.arange(len(y)), truth.source[truth.source < 6000])[0, 1]
+    assert abs(correlation) < 4 * 6000**-0.5
 
 
 def test_without_noise_sets_are_the_labels():
@@ -202,9 +200,8 @@ def test_uniform_open_sets_leak_their_size_and_matched_ones_do_not():
     sizes = truth.manifest["mean_set_size"]
     assert sizes["normal"] == pytest.approx(1.90, abs=0.02)
     assert sizes["closed"] == pytest.approx(1.90, abs=0.04)
-    assert sizes["open"] == pytest.approx(
-        1 + 0.9**10, abs=0.02
-    )  # 1.35: Bernoulli(0.1) over 10, and 1 if empty
+    # 1.35: Bernoulli(0.1) over 10, and 1 if empty
+    assert sizes["open"] == pytest.approx(1 + 0.9**10, abs=0.02)
     sets, truth = corrupt(y, 10, q=0.1, tau1=0.2, tau2=1.0, open_sets="matched")
     known, opened = (
         np.bincount(sets.sizes[part], minlength=7)[1:7]

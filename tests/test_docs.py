@@ -1,4 +1,4 @@
-"""What the documentation says works: its Python runs, its links lead somewhere, its commands exist."""
+"""The documentation is true: its Python runs, its links lead somewhere, its commands exist."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""The frozen encoder: folding, padding and cache, on random weights in the official names; and the published ones."""
+"""The frozen encoder: folding, padding and cache, with random and with the published weights."""
 
 import importlib.util
 import sys

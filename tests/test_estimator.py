@@ -1,4 +1,4 @@
-"""The scikit-learn door: its own checks, inputs and candidate sets in all forms, rejection, audit, saving."""
+"""The scikit-learn estimator: its checks, all forms of input, rejection, audit and saving."""
 
 import dataclasses
 import math
@@ -35,7 +35,8 @@ def test_scikit_learn_checks(estimator, check):
     check(estimator)
 
 
-# ---- digits: 0-5 known, a fifth of them closed-set; half of 6-9 among the training rows, the other half to be rejected
+# ---- digits: 0-5 known, a fifth of them closed-set
+# Half of 6-9 is among the training rows; the other half is to be rejected.
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +44,8 @@ def problem():
     source = digits(seed=0)
     rng = np.random.default_rng(0).permutation(len(source.pool))
     unknown, pool = source.pool[rng[: len(rng) // 2]], source.pool[rng[len(rng) // 2 :]]
-    return make_problem(
-        dataclasses.replace(source, pool=pool), q=0.1, tau1=0.2, tau2=0.4, seed=0
-    ), unknown
+    source = dataclasses.replace(source, pool=pool)
+    return make_problem(source, q=0.1, tau1=0.2, tau2=0.4, seed=0), unknown
 
 
 @pytest.fixture(scope="module")
@@ -119,8 +119,14 @@ def test_what_is_saved_comes_back(problem, fitted, tmp_path):
     assert loaded.n_features_in_ == 64
     files = {path.name for path in (tmp_path / "model").rglob("*") if path.is_file()}
     assert files == {
-        "SHA256SUMS", "run.json", "metrics.jsonl", "arrays.npz", "estimator.json", "model.json", "model.safetensors",
-    }  # fmt: skip
+        "SHA256SUMS",
+        "run.json",
+        "metrics.jsonl",
+        "arrays.npz",
+        "estimator.json",
+        "model.json",
+        "model.safetensors",
+    }
     assert [path.name for path in tmp_path.iterdir()] == ["model"]  # nothing temporary is left
 
 
@@ -296,9 +302,8 @@ def test_score_is_accuracy_for_labels_and_coverage_for_sets(iris):
         == found.score(X, sets.dense())
         == covered.mean()
     )
-    assert (
-        found.score(X[:2], ["moss", "|".join(found.classes_)]) == 0.5
-    )  # a class that it does not know
+    unknown_and_all = ["moss", "|".join(found.classes_)]
+    assert found.score(X[:2], unknown_and_all) == 0.5
     weights = np.arange(len(X))
     assert found.score(X, y, sample_weight=weights) == pytest.approx(
         np.average(hits, weights=weights)
@@ -341,9 +346,8 @@ def test_few_rows_train_for_more_epochs(n, batch_size, epochs):
     assert PartialLabelClassifier(batch_size=batch_size)._make_scheme((n, 4)).epochs == epochs
     assert PartialLabelClassifier(scheme="paper")._make_scheme((n, 4)).epochs == 300
     assert PartialLabelClassifier(epochs=7, lr=0.2)._make_scheme((n, 4)).lr == 0.2
-    assert (
-        PartialLabelClassifier()._make_scheme((n, 8, 8)).batch_size == 32
-    )  # few images learn by small batches
+    # few images learn by small batches
+    assert PartialLabelClassifier()._make_scheme((n, 8, 8)).batch_size == 32
     assert PartialLabelClassifier(batch_size=64)._make_scheme((n, 8, 8)).batch_size == 64
 
 
@@ -474,13 +478,11 @@ def test_a_few_rows_are_enough(n):
 
 
 def test_torch_waits_until_it_is_needed():
-    code = "import sys, candidly; assert 'PartialLabelClassifier' in dir(candidly); print('torch' in sys.modules)"
-    assert (
-        subprocess.run(
-            [sys.executable, "-c", code], check=True, capture_output=True, text=True
-        ).stdout
-        == "False\n"
+    code = (
+        "import sys, candidly; assert 'PartialLabelClassifier' in dir(candidly);"
+        "print('torch' in sys.modules)"
     )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "False\n"
 
 
 def test_inputs_far_from_all_training_rows_are_rejected():
@@ -494,10 +496,7 @@ def test_inputs_far_from_all_training_rows_are_rejected():
 
 @pytest.mark.parametrize("shape", [(40, 27, 27), (40, 8, 8), (40, 8, 8, 3)])
 def test_images_of_floats_are_refused(shape):
-    with pytest.raises(
-        InputError,
-        match=r"X has [34] dimensions, .*float64: expected uint8",
-    ):
+    with pytest.raises(InputError, match=r"X has [34] dimensions, .*float64: expected uint8"):
         quick().fit(np.zeros(shape), [0, 1] * 20)
 
 

@@ -1,4 +1,4 @@
-"""Writing corrected sets back: the same format, read again the same, and nothing is ever overwritten."""
+"""Writing corrected sets: in the same format, read again the same, and never over another file."""
 
 from __future__ import annotations
 

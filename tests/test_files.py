@@ -1,4 +1,4 @@
-"""Reading files of candidate labels: every format gives the same object, and every fault is named by file and row."""
+"""Reading candidate labels: all formats give the same object; errors name the file and the row."""
 
 from __future__ import annotations
 
@@ -45,11 +45,13 @@ def parquet(path: Path, **columns) -> Path:
 
 
 def test_csv_with_features_and_truth(write):
-    data = read_file(
-        write(
-            'id,candidates,x,colour,label\n007,cat|dog,1.5,red,cat\nb,"[""dog""]",2,blue,\nc,bird| cat ,,red,dog\n'
-        )
+    content = (
+        "id,candidates,x,colour,label\n"
+        "007,cat|dog,1.5,red,cat\n"
+        'b,"[""dog""]",2,blue,\n'
+        "c,bird| cat ,,red,dog\n"
     )
+    data = read_file(write(content))
     assert data.ids.tolist() == ["007", "b", "c"], "ids stay as they are written"
     assert list(data.sets) == SETS
     assert data.sets.classes.tolist() == ["bird", "cat", "dog"]
@@ -212,10 +214,8 @@ def test_label_studio_csv(write):
 
 def test_inputs_are_found(write):
     assert read_file(write("candidates,a,b\ncat,1,x\n")).source.options["features"] == ["a", "b"]
-    assert (
-        read_file(write("candidates,review\ncat,what a nice day\ndog,it rained all night\n")).kind
-        == "text"
-    )
+    reviews = write("candidates,review\ncat,what a nice day\ndog,it rained all night\n")
+    assert read_file(reviews).kind == "text"
     assert read_file(write("candidates,n,review\ncat,1,what a nice day\n")).kind == "table"
     chosen = read_file(write("candidates,f1,f2,g\ncat,1,2,3\n"), features="f*")
     assert list(chosen.inputs) == ["f1", "f2"]
@@ -229,36 +229,50 @@ FAULTS = [
     ("", {}, "is empty"),
     ("\n\n", {}, "is empty"),
     ("candidates,x\n", {}, "holds no rows"),
-    ("a,b\n1,2\n", {}, "has no column 'candidates'. Its columns: 'a', 'b'. Name the one .* --labels"),
+    ("a,b\n1,2\n", {},
+     "has no column 'candidates'. Its columns: 'a', 'b'. Name the one .* --labels"),
     ("a,b\n1,2\n", {"labels": "bb"}, "column 'bb' is unknown. Did you mean 'b'"),
-    ("candidates,x\ncat,1\n,2\n", {}, r"data.csv, row 2 \(the header not counted\): the candidate set is empty\. "),
-    ("candidates,x\n,1\ncat,1\n | ,2\n", {}, r"row 1 .*: the candidate set is empty \(2 such rows\)"),
+    ("candidates,x\ncat,1\n,2\n", {},
+     r"data.csv, row 2 \(the header not counted\): the candidate set is empty\. "),
+    ("candidates,x\n,1\ncat,1\n | ,2\n", {},
+     r"row 1 .*: the candidate set is empty \(2 such rows\)"),
     ("candidates\ncat\n\ndog\n", {}, r"row 2 .*: the candidate set is empty"),
     ("id,a,b\nx,cat,\ny,,\n", {"labels": "a,b"}, r"row 2 .*: the candidate set is empty"),
     ("id,annotator,candidates\nx,ann,cat\ny,ann,\n", {}, r"row 2 .*: the candidate set is empty"),
-    ("candidates,x\ncat|fish,1\n", {"classes": ["cat"]}, r"row 1 .*: label 'fish' is not among the 1 classes \(cat\)"),
-    ("candidates,label\ncat,fish\n", {"classes": ["cat"]}, r"row 1 .*: the true label 'fish' .* 'none of the classes'"),
+    ("candidates,x\ncat|fish,1\n", {"classes": ["cat"]},
+     r"row 1 .*: label 'fish' is not among the 1 classes \(cat\)"),
+    ("candidates,label\ncat,fish\n", {"classes": ["cat"]},
+     r"row 1 .*: the true label 'fish' .* 'none of the classes'"),
     ("candidates\n0|3\n", {"classes": ["cat"]}, "row 1 .*: label 3 is not among"),
-    ('candidates,x\ncat,1\n"[1, null]",2\n', {}, "row 2 .*, column 'candidates': None is not a label"),
+    ('candidates,x\ncat,1\n"[1, null]",2\n', {},
+     "row 2 .*, column 'candidates': None is not a label"),
     ('candidates,x\n"[true]",2\n', {}, "row 1 .*: True is not a label"),
     ('candidates,x\n"[[1]]",2\n', {}, r"row 1 .*: \[1\] is not a label"),
-    ("candidates,x\ncat,1\n[cat dog],2\n", {}, r"row 2 .*: '\[cat dog\]' looks like a list.*JSON array"),
+    ("candidates,x\ncat,1\n[cat dog],2\n", {},
+     r"row 2 .*: '\[cat dog\]' looks like a list.*JSON array"),
     ("candidates,x\n" + "[" * 5000 + "]" * 5000 + ",1\n", {}, "row 1 .* looks like a list"),
     ("candidates,x\n[" + "1," * 60_000 + "1],1\n", {}, "row 1 .*expected .* as in the header"),
-    ("id,candidates\na,cat\nb,dog\na,cat\n", {}, r"row 3 .*: duplicate id 'a' .first in row 1.*--annotator"),
+    ("id,candidates\na,cat\nb,dog\na,cat\n", {},
+     r"row 3 .*: duplicate id 'a' .first in row 1.*--annotator"),
     ("id,candidates\na,cat\n ,dog\n", {}, "row 2 .*, column 'id': there is no id"),
-    ("id,candidates,x\na,cat,1\nb,dog,1,2\n", {}, r"row 2 .*: 4 cells \('b,dog,1,2'\), expected 3 as in the header"),
+    ("id,candidates,x\na,cat,1\nb,dog,1,2\n", {},
+     r"row 2 .*: 4 cells \('b,dog,1,2'\), expected 3 as in the header"),
     ("id,candidates,x\na,cat\n", {}, r"row 1 .*: 2 cells"),
     ('id,candidates\na,cat\nb,"dog\nc,bird\n', {}, "row 2 .*a quote \" is opened and never closed"),
     ("id,id,candidates\na,b,cat\n", {}, "the column 'id' occurs twice"),
     (b"id,candidates\na,cat\nb,caf\xe9\n", {}, "line 3: the byte 0xe9 is not UTF-8.*iconv"),
-    (b"\xef\xbb\xbfid,candidates\na,caf\xe9\n", {}, r"line 2: the byte 0xe9 is not UTF-8\. Save the file"),
-    ("id,annotator,candidates\na,ann,cat\na,,dog\n", {}, "row 2 .*, column 'annotator': no annotator is named"),
+    (b"\xef\xbb\xbfid,candidates\na,caf\xe9\n", {},
+     r"line 2: the byte 0xe9 is not UTF-8\. Save the file"),
+    ("id,annotator,candidates\na,ann,cat\na,,dog\n", {},
+     "row 2 .*, column 'annotator': no annotator is named"),
     ("annotator,candidates\nann,cat\n", {}, "names annotators, but .*--id"),
-    ("id,annotator,candidates,x\na,ann,cat,1\na,bob,dog,2\n", {}, "row 2 .*, column 'x': 2, but row 1 .* says 1"),
-    ("id,annotator,candidates,label\na,ann,cat,cat\na,bob,dog,dog\n", {}, "row .*: its true label is not that of"),
+    ("id,annotator,candidates,x\na,ann,cat,1\na,bob,dog,2\n", {},
+     "row 2 .*, column 'x': 2, but row 1 .* says 1"),
+    ("id,annotator,candidates,label\na,ann,cat,cat\na,bob,dog,dog\n", {},
+     "row .*: its true label is not that of"),
     ("candidates,text\ncat,hello\ndog,\n", {}, "row 2 .*, column 'text': .*empty"),
-    ("candidates,label\ncat,cat|dog\n", {"classes": ["cat", "dog"]}, "the true label 'cat|dog' is not"),
+    ("candidates,label\ncat,cat|dog\n", {"classes": ["cat", "dog"]},
+     "the true label 'cat|dog' is not"),
     ("candidates,x\ncat,1\n", {"classes": "nowhere.txt"}, "class list nowhere.txt cannot be read"),
     ("candidates,x\ncat,1\n", {"features": "z*"}, r"column 'z\*' is unknown"),
 ]  # fmt: skip
@@ -329,10 +343,8 @@ def test_columnar_files(tmp_path, form):
     ],
 )
 def test_types_of_candidates(tmp_path, candidates, expected):
-    assert (
-        list(read_file(parquet(tmp_path / "a.parquet", candidates=candidates, x=[1, 2, 3])).sets)
-        == expected
-    )
+    path = parquet(tmp_path / "a.parquet", candidates=candidates, x=[1, 2, 3])
+    assert list(read_file(path).sets) == expected
 
 
 @pytest.mark.parametrize(
@@ -436,11 +448,8 @@ def test_npz(tmp_path):
     assert list(data.sets) == SETS
     assert (data.kind, data.inputs.shape) == ("images", (3, 4, 5, 3))
     assert data.truth.tolist() == [1, UNKNOWN, 2]
-    assert read_file(npz(tmp_path / "c.npz", X=X, S=S, y=[0.0, np.nan, 2.0])).truth.tolist() == [
-        0,
-        UNKNOWN,
-        2,
-    ]
+    path = npz(tmp_path / "c.npz", X=X, S=S, y=[0.0, np.nan, 2.0])
+    assert read_file(path).truth.tolist() == [0, UNKNOWN, 2]
     assert read_examples(npz(tmp_path / "d.npz", X=X)).inputs.tolist() == X.tolist()
 
 
@@ -453,18 +462,24 @@ ONES, TWO = np.ones((3, 2)), np.ones((3, 2), dtype=int)
         ({"S": TWO}, "has no 'X'; it holds S"),
         ({"X": ONES}, "has neither 'S' .* nor 'indptr' and 'indices'; it holds X"),
         ({"X": ONES, "S": TWO[:2]}, r"S is of shape \(2, 2\), but there are 3 rows"),
-        ({"X": ONES, "S": TWO * 2}, r"S in row 1 \(counting from 1\), column 1 is 2; expected 0 or 1"),
+        ({"X": ONES, "S": TWO * 2},
+         r"S in row 1 \(counting from 1\), column 1 is 2; expected 0 or 1"),
         ({"X": ONES, "S": TWO * [[1], [0], [1]]}, "row 2 .*: the candidate set is empty"),
-        ({"X": ONES, "S": TWO, "classes": np.array(["a"])}, "S has 2 columns, but the class list has 1 names"),
-        ({"X": ONES, "S": TWO, "y": np.array([0, 5, 1])}, "y in row 2 .* is 5, which is not among the 2 classes"),
+        ({"X": ONES, "S": TWO, "classes": np.array(["a"])},
+         "S has 2 columns, but the class list has 1 names"),
+        ({"X": ONES, "S": TWO, "y": np.array([0, 5, 1])},
+         "y in row 2 .* is 5, which is not among the 2 classes"),
         ({"X": ONES, "S": TWO, "y": np.array([0])}, r"y is of shape \(1,\)"),
-        ({"X": ONES, "S": TWO, "id": np.array([1, 2, 1])}, "row 3 .*: duplicate id 1 .first in row 1"),
+        ({"X": ONES, "S": TWO, "id": np.array([1, 2, 1])},
+         "row 3 .*: duplicate id 1 .first in row 1"),
         ({"X": ONES[0], "S": TWO}, r"X is float64 \(2,\); expected numbers"),
         ({"X": ONES * [[1], [np.nan], [1]], "S": TWO}, "X in row 2 .*, column 1: nan"),
         ({"X": ONES, "indptr": [0, 1, 2], "indices": [0, 1]}, "are not a CSR layout of 3 rows"),
         ({"X": ONES, "indptr": [0, 2, 1, 2], "indices": [0, 1]}, "are not a CSR layout"),
-        ({"X": ONES, "indptr": [0, 1, 2, 3], "indices": [0, 1, 7], "classes": np.arange(2)}, "row 3 .*: index 7 is"),
-        ({"X": ONES, "indptr": [0, 0, 2, 3], "indices": [0, 1, 1]}, "row 1 .*: the candidate set is empty"),
+        ({"X": ONES, "indptr": [0, 1, 2, 3], "indices": [0, 1, 7], "classes": np.arange(2)},
+         "row 3 .*: index 7 is"),
+        ({"X": ONES, "indptr": [0, 0, 2, 3], "indices": [0, 1, 1]},
+         "row 1 .*: the candidate set is empty"),
     ],
 )  # fmt: skip
 def test_faults_of_npz_are_named(tmp_path, arrays, words):
@@ -820,7 +835,8 @@ GROWTH = """
 import re, sys
 import pyarrow, pyarrow.parquet, pyarrow.compute, pandas
 from candidly.data import read_file
-peak = lambda: 1024 * int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])  # of this process alone
+# of this process alone
+peak = lambda: 1024 * int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
 before = peak()
 data = read_file(sys.argv[1])
 print(peak() - before, data.sets.nbytes + data.inputs.nbytes + data.ids.memory_usage())
@@ -829,7 +845,10 @@ print(peak() - before, data.sets.nbytes + data.inputs.nbytes + data.ids.memory_u
 
 @pytest.mark.slow
 def test_memory_of_a_large_parquet_is_that_of_candidates_and_features(tmp_path):
-    """Per row: 3 of 100 classes (11 bytes), an id (20), 16 features (64); its 1,000 characters of text are not read."""
+    """Per row: 3 of 100 classes (11 bytes), an id (20) and 16 features (64).
+
+    The text of 1,000 characters per row is not read.
+    """
     needs = {}
     for n in (250_000, 1_000_000):
         path = tmp_path / f"{n}.parquet"

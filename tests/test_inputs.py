@@ -1,4 +1,4 @@
-"""From files to arrays for training: by scikit-learn's tools, kept without pickle, the same for later files."""
+"""From files to arrays for training: by scikit-learn, saved without pickle, alike for new files."""
 
 from __future__ import annotations
 

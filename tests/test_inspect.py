@@ -145,9 +145,9 @@ def test_what_fit_would_refuse_or_fill_is_told(tmp_path):
     )
     assert "read the file with --sep ','." in text
     assert (
-        "2 rows lack a value (x 2, colour 1): `fit` takes the mean of a number, and a category of its own"
-        in text
-    )
+        "2 rows lack a value (x 2, colour 1): "
+        "`fit` takes the mean of a number, and a category of its own"
+    ) in text
     assert collect_facts(read_file(path, sep=","))["joined_names"] == [
         {"label": "cat/dog", "sep": "/"}
     ]

@@ -1,4 +1,4 @@
-"""`candidly fit`, `audit`, `report`, `predict` and `export`, as a user runs them: processes of their own."""
+"""`candidly fit`, `audit`, `report`, `predict` and `export`, each run as its own process."""
 
 import csv
 import json
@@ -43,9 +43,10 @@ def clusters(n, seed):
 
 
 def annotated(path, n=500):
-    """Three annotators: good, wide (two labels), and bad, who takes half the cats for bees; a fifth fools all of them.
+    """Write the labels of three annotators: good, wide (two labels) and bad.
 
-    Returns the classes, and in which rows the truth is outside.
+    The bad one takes half the cats for bees, and a fifth of the rows mislead all three.
+    Returns the true classes, and in which rows the truth is outside.
     """
     X, y = clusters(n, 0)
     rng = np.random.default_rng(1)
@@ -56,9 +57,8 @@ def annotated(path, n=500):
         writer = csv.writer(file)
         writer.writerow(["id", "good", "wide", "bad", "label", *(f"f{j}" for j in range(6))])
         for i in range(n):
-            good, second, bad = (
-                CLASSES[j] for j in (told[i], also[i], 1 if mixed_up[i] else told[i])
-            )
+            good, second = CLASSES[told[i]], CLASSES[also[i]]
+            bad = CLASSES[1] if mixed_up[i] else good
             cells = [good if i % 5 else "", f"{good}|{second}", bad, CLASSES[y[i]]]
             writer.writerow([f"=row-{i}", *cells, *X[i].round(3)])
     return y, (told != y) & (also != y) & ~(mixed_up & (y == 1))
@@ -259,10 +259,8 @@ def test_export_corrects_the_sets(fitted):
     assert closed.sum() > 10
     told = run("export", "run", "--out", "better.csv", cwd=folder).stdout
     assert f"{closed.sum()} of them corrected, {gone.sum()} left out" in told
-    better, old = (
-        read_file(folder / "better.csv").sets,
-        read_file(folder / "a.csv", labels="good,wide,bad").sets,
-    )
+    better = read_file(folder / "better.csv").sets
+    old = read_file(folder / "a.csv", labels="good,wide,bad").sets
     assert len(better) == 500 - gone.sum()
     kept = np.flatnonzero(~gone)
     for labels, row in zip(better, kept, strict=True):
@@ -270,10 +268,8 @@ def test_export_corrects_the_sets(fitted):
         assert {*labels} == {*old[int(row)]} | extra
     truth = np.array(CLASSES)[y]
     hits = [truth[row] in labels for labels, row in zip(better, kept, strict=True)]
-    assert (
-        np.mean(hits)
-        > np.mean([label in labels for label, labels in zip(truth, old, strict=True)]) + 0.05
-    )
+    hits_before = [label in labels for label, labels in zip(truth, old, strict=True)]
+    assert np.mean(hits) > np.mean(hits_before) + 0.05
     assert (folder / "a.csv").read_bytes() == before
     assert "never overwritten" in run("export", "run", "--out", "a.csv", cwd=folder, code=2).stderr
 
@@ -406,7 +402,7 @@ def test_export_says_where_images_are_found(tmp_path):
 
 
 def label_studio(path, n=120):
-    """Three annotators of tasks with text; the second answers every fifth task wrongly, and so does the third."""
+    """Tasks with text and three annotators; the second and third err in every fifth task."""
     words = {
         "sun": "bright warm summer beach",
         "rain": "wet grey umbrella cloud",
@@ -425,7 +421,7 @@ def label_studio(path, n=120):
             said[0] = said[1]  # the truth is outside
         annotations = [
             {"completed_by": k, "result": [_choice(label)]} for k, label in enumerate(said, 1)
-        ]  # fmt: skip
+        ]
         tasks.append({"id": 1000 + i, "data": {"text": text}, "annotations": annotations})
     path.write_text(json.dumps(tasks))
 
@@ -494,7 +490,8 @@ def test_label_studio_gets_predictions_with_scores(tmp_path):
         (
             "candidates,image\ncat,a.csv\ndog,a.csv\n",
             ["--folds", "2"],
-            "a.csv, row 1 (the header not counted): {folder}/a.csv is not an image that can be read",
+            "a.csv, row 1 (the header not counted): "
+            "{folder}/a.csv is not an image that can be read",
         ),
     ],
 )
@@ -511,18 +508,8 @@ def test_bad_outputs_leave_nothing(tmp_path):
     P = np.load(tmp_path / "p.npy")
     P[7, 2] = np.nan
     np.save(tmp_path / "p.npy", P)
-    done = run(
-        "audit",
-        "a.csv",
-        "--labels",
-        "good,wide,bad",
-        "--probs",
-        "p.npy",
-        "--out",
-        "run",
-        cwd=tmp_path,
-        code=2,
-    )
+    files = ["a.csv", "--labels", "good,wide,bad", "--probs", "p.npy"]
+    done = run("audit", *files, "--out", "run", cwd=tmp_path, code=2)
     assert "p.npy, row 8 (counting from 1), column 3: nan is not a finite float32" in done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "p.npy"]
 

@@ -1,4 +1,4 @@
-"""CandidateSets: every form of input gives the same object, and every fault is named by row and value."""
+"""CandidateSets: all forms of input give the same object; errors name the row and the value."""
 
 from __future__ import annotations
 
@@ -327,9 +327,8 @@ def test_conversions(sets):
     csr.data[0] = False
     csr.eliminate_zeros()
     assert csr.nnz == len(sets.indices) - 1 == 6, "the caller may change what to_csr gives"
-    assert (
-        repr(sets)
-        == "CandidateSets(4 examples, 3 classes ['cat', 'dog', 'bird'], 1.75 candidates each (1 to 3))"
+    assert repr(sets) == (
+        "CandidateSets(4 examples, 3 classes ['cat', 'dog', 'bird'], 1.75 candidates each (1 to 3))"
     )
 
 
@@ -488,5 +487,8 @@ def test_a_million_rows_from_csr_stay_small():
 
 
 def test_pandas_and_torch_are_not_imported():
-    code = "import sys, candidly.sets, candidly.corruption; print([m for m in ('pandas', 'torch') if m in sys.modules])"
+    code = (
+        "import sys, candidly.sets, candidly.corruption;"
+        "print([m for m in ('pandas', 'torch') if m in sys.modules])"
+    )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
