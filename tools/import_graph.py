@@ -6,10 +6,10 @@
 
 A box is a folder, or a group of modules that the contract in pyproject.toml names together; the
 boxes come in the order of that contract, and an arrow points from a box to one that it imports.
-Arrows to the last layer are left out. The stronger an arrow, the more pairs of modules it stands
-for. With `--flat` the contract is ignored:
-each module of the top level has a box of its own, above all that it imports. Arrows of imports that
-only type checkers follow are dashed; arrows that point upwards or sideways are red.
+Arrows to the last layer are left out. The wider an arrow, the more modules import one another. With
+`--flat` the contract is ignored: each module of the top level has a box of its own, above all that
+it imports. Arrows of imports that only type checkers follow are dashed; arrows that point upwards
+or sideways are red.
 """
 
 from __future__ import annotations
