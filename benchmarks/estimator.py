@@ -20,7 +20,7 @@ from candidly.data import read_file
 from candidly.data.inputs import fit_inputs
 from candidly.metrics import auroc
 from candidly.scores import doubt, energy, log_softmax
-from candidly.training.estimator import FOLDS, split
+from candidly.training.estimator import CALIBRATION_FOLDS, split
 from ooc_rates import cut
 
 CELLS = ((0.1, 0.2, 0.4), (0.3, 0.2, 0.4), (0.3, 0.0, 0.0))  # q, tau1, tau2
@@ -46,9 +46,16 @@ def reject(seeds: int) -> None:
         for seed in range(seeds):
             problem, unknown = load(*cell, seed)
             model = fitted(problem, seed)
-            unseen = model._unseen(problem.X, problem.candidates, seed, model.rates_, FOLDS, FOLDS)
+            unseen = model._unseen(
+                problem.X,
+                problem.candidates,
+                seed,
+                model.rates_,
+                CALIBRATION_FOLDS,
+                CALIBRATION_FOLDS,
+            )
             normal = model.selection_.normal
-            first = split(problem.candidates, FOLDS, seed) == 0
+            first = split(problem.candidates, folds, seed) == 0
             seen = model.predictor_.logits(problem.X)
             used = (seen[normal], unseen[normal & first], unseen[normal])
             for name, logits in zip(lost, used, strict=True):

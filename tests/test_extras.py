@@ -133,6 +133,7 @@ def test_images_are_audited_without_previews(base, tmp_path):
 
 
 TRAIN = "pip install 'candidly[train]'"
+BENCH = "pip install 'candidly[bench]'"
 
 
 @pytest.mark.parametrize(
@@ -140,12 +141,12 @@ TRAIN = "pip install 'candidly[train]'"
     [
         (["fit", "a.csv", "--out", "new"], ["candidly fit", "torch", TRAIN]),
         (["predict", "run", "a.csv", "--out", "p.csv"], ["candidly predict", "torch", TRAIN]),
-        (["demo"], ["candidly demo", "torch", TRAIN]),
-        (["methods"], ["torch", TRAIN]),
-        (["bench", "run", "table1", "--scale", "digits"], ["torch", TRAIN]),
+        (["demo"], ["candidly demo", "torch", BENCH]),
+        (["methods"], ["candidly methods", "torch", TRAIN]),
+        (["bench", "run", "table1", "--scale", "digits"], ["candidly bench", "torch", TRAIN]),
         (["bench", "show", "table1", "--scale", "digits"], ["torch", TRAIN]),
-        (["bench", "figure", "losses"], ["candidly bench figure", "torch", TRAIN]),
-        (["data", "fetch", "fashion-mnist", "--data-dir", "."], ["pip install 'candidly[bench]'"]),
+        (["bench", "figure", "losses"], ["candidly bench figure", "torch", BENCH]),
+        (["data", "fetch", "fashion-mnist", "--data-dir", "."], [BENCH]),
     ],
 )
 def test_a_missing_extra_is_named_with_its_command(base, tmp_path, arguments, words):

@@ -1,6 +1,7 @@
 """Progress of long jobs: a bar on a terminal, a line now and then in a pipe."""
 
 import io
+import threading
 
 import pytest
 
@@ -77,11 +78,33 @@ def test_bars_within_a_bar_share_the_interval(clock, capsys):
             steps(clock, 2, 10.0)
             advance("")
     assert capsys.readouterr().err.splitlines() == [
-        "candidly: training: 1 of 2, epoch 1, about 10 s left",
-        "candidly: training: 2 of 2, epoch 2",
+        "candidly: runs: 1 of 3, about 60 s left; training: 1 of 2, epoch 1, about 10 s left",
+        "candidly: runs: 2 of 3, about 30 s left; training: 2 of 2, epoch 2",
     ]
     steps(clock, 2, 14.0)
     assert capsys.readouterr().err == "", "the next job has an interval of its own"
+
+
+def test_threads_log_apart(monkeypatch, capsys):
+    """A bar that another thread began and ended first disturbs nobody."""
+    monkeypatch.setattr(progress, "LOG_INTERVAL", 0.0)
+    began, ended = threading.Event(), threading.Event()
+
+    def second():
+        began.wait()
+        with bar(1, "second") as advance:
+            ended.wait()
+            advance("")
+
+    thread = threading.Thread(target=second)
+    thread.start()
+    with bar(1, "first") as advance:
+        began.set()
+        advance("")
+    ended.set()
+    thread.join()
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ["candidly: first: 1 of 1", "candidly: second: 1 of 1"]
 
 
 def test_an_error_ends_the_interval_too(clock, capsys):

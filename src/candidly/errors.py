@@ -88,7 +88,7 @@ def naming_extras(what: str) -> Iterator[None]:
         raise MissingExtraError(what, module, EXTRA_OF[module]) from error
 
 
-def require_modules(what: str, *modules: str) -> None:
+def require_modules(what: str, *modules: str, extra: str | None = None) -> None:
     """Raise `MissingExtraError` now for a module that would only be missed after hours of work.
 
     Parameters
@@ -97,10 +97,12 @@ def require_modules(what: str, *modules: str) -> None:
         The feature or command that needs the modules.
     *modules : str
         Names of `EXTRA_OF`. They are looked up, not imported.
+    extra : str, optional
+        The extra that has all of them; by default that of the missing module.
     """
     for module in modules:
         if find_spec(module) is None:
-            raise MissingExtraError(what, module, EXTRA_OF[module])
+            raise MissingExtraError(what, module, extra or EXTRA_OF[module])
 
 
 def system_reason(error: OSError) -> str:

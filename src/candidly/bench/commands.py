@@ -18,6 +18,7 @@ from candidly.bench.scales import SCALES, Scale, load_source
 from candidly.bench.sources.catalogue import SETS
 from candidly.bench.tables import FORMATS, as_markdown, make_table
 from candidly.checks import one_of
+from candidly.console.progress import duration
 from candidly.errors import InputError, TrainingError
 from candidly.kinds import KINDS
 from candidly.methods.ooc import warmup_epochs
@@ -106,11 +107,7 @@ def planned(chosen: list[Job], out: Path, data_dir: Path | None = None) -> str:
 
 
 def _time(seconds: float | None) -> str:
-    if seconds is None:
-        return "?"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+    return "?" if seconds is None else duration(seconds)
 
 
 def scale_of(scale: str | None, found: Results, place: Path) -> str:

@@ -40,9 +40,13 @@ class SentenceErrorGroup(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that they name."""
-        with errors_as_sentences(), naming_extras("this command"):
+        with errors_as_sentences():
             _refuse_several_processes()
-            return super().invoke(ctx)
+            try:
+                return super().invoke(ctx)
+            except ModuleNotFoundError:
+                with naming_extras(f"candidly {ctx.invoked_subcommand}"):
+                    raise
 
 
 @contextmanager

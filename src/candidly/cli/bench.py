@@ -61,7 +61,7 @@ def demo(
 
     It takes less than a minute.
     """
-    require_modules("candidly demo", "torch", "safetensors", "matplotlib")
+    require_modules("candidly demo", "torch", "safetensors", "matplotlib", extra="bench")
     from candidly.bench.demo import demo_text, run_demo
 
     with heap.keeping_freed_memory():
@@ -300,7 +300,7 @@ def bench_figure(
     ] = False,
 ) -> None:
     """Draw one of the paper's figures from runs of seed 0; `examples` also needs the images."""
-    require_modules("candidly bench figure", "torch", "safetensors", "matplotlib")
+    require_modules("candidly bench figure", "torch", "safetensors", "matplotlib", extra="bench")
     from candidly.bench import commands
 
     picture = file or Path(f"{figure}.png")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from candidly.console.terminal import echo, printable
@@ -18,8 +20,8 @@ LOG_INTERVAL = 30.0
 
 # The display on the terminal: a bar within a bar becomes another line of it.
 _displays: list[Progress] = []
-# When the last line was logged, or the outermost bar began: bars within a bar share the interval.
-_log_times: list[float] = []
+# The jobs of this thread that log lines, the outermost first.
+_logging = threading.local()
 
 
 @contextmanager
@@ -61,33 +63,47 @@ def bar(
             yield advance
 
 
+@dataclass
+class _LoggedJob:
+    """A job whose progress is logged; `logged` of the outermost one counts for those within it."""
+
+    label: str
+    total: int
+    done: int
+    completed: int
+    began: float
+    logged: float
+
+    def state(self, note: str, now: float) -> str:
+        parts = [f"{self.completed:,} of {self.total:,}", note]
+        if self.done < self.completed < self.total:
+            steps = self.completed - self.done
+            left = (now - self.began) * (self.total - self.completed) / steps
+            parts.append(f"about {duration(left)} left")
+        return f"{printable(self.label)}: " + ", ".join(printable(part) for part in parts if part)
+
+
 @contextmanager
 def _log_lines(total: int, label: str, done: int) -> Iterator[Callable[..., None]]:
     began = time.monotonic()
-    completed = done
+    job = _LoggedJob(label, total, done, done, began, began)
+    outer = getattr(_logging, "jobs", ())
+    outermost = (*outer, job)[0]
 
     def advance(note: str, steps: int = 1) -> None:
-        nonlocal completed
-        completed += steps
+        job.completed += steps
         now = time.monotonic()
-        if now - _log_times[-1] < LOG_INTERVAL:
+        if now - outermost.logged < LOG_INTERVAL:
             return
-        _log_times[-1] = now
-        parts = [f"{completed:,} of {total:,}", note]
-        if done < completed < total:
-            left = (now - began) * (total - completed) / (completed - done)
-            parts.append(f"about {duration(left)} left")
-        text = ", ".join(printable(part) for part in parts if part)
-        echo(f"candidly: {printable(label)}: {text}", err=True)
+        outermost.logged = now
+        states = [*(other.state("", now) for other in outer), job.state(note, now)]
+        echo(f"candidly: {'; '.join(states)}", err=True)
 
-    inner = bool(_log_times)
-    if not inner:
-        _log_times.append(began)
+    _logging.jobs = (*outer, job)
     try:
         yield advance
     finally:
-        if not inner:
-            _log_times.pop()
+        _logging.jobs = outer
 
 
 def duration(seconds: float) -> str:

@@ -48,9 +48,9 @@ def find_device(name: str) -> torch.device:
     try:
         return torch.zeros(0, device=name).device
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).split("\n")[0]
+        reason = str(error).split("\n")[0].rstrip(".")
         raise InputError(
-            f"device {name!r} cannot be used here: {reason} Try 'auto' or 'cpu'."
+            f"device {name!r} cannot be used here: {reason}. Try 'auto' or 'cpu'."
         ) from error
 
 

@@ -98,7 +98,7 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
     device : str, default="auto"
         Such as "cpu" or "cuda:1"; "auto" takes a GPU if there is one.
     verbose : bool or None, default=False
-        Show progress; None shows it on a terminal only.
+        Show progress. None shows a bar on a terminal, and otherwise a line now and then.
     **settings
         Settings of the method.
 
@@ -294,6 +294,7 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         """
         sets = read_candidates(y)
         table = self._read(X, reset=True)
+        train.check_lengths(len(table), sets, None)
         check_folds(cv, len(sets))
         features = self._neighbour_features(X, table)
         seed = self._seed()
@@ -323,6 +324,7 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         """
         sets = read_candidates(candidates)
         table = clone(self)._read(X, reset=True)
+        train.check_lengths(len(table), sets, None)
         check_folds(cv, len(sets))
         features = self._neighbour_features(X, table)
         logits = self._unseen(table, sets, self._seed(), self.rates, cv, cv)

@@ -117,7 +117,7 @@ def fit(
     label : str
         Shown beside the progress bar.
     progress : bool, optional
-        Whether to show a progress bar; by default in terminals.
+        Whether to show a bar; by default one on a terminal, and otherwise a line now and then.
     **changes
         Values of the scheme to change, such as `epochs`.
 

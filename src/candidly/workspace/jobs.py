@@ -63,7 +63,7 @@ class Training:
     folds: int = 5
 
     def model(self) -> PartialLabelClassifier:
-        """Make the classifier; progress is shown on a terminal."""
+        """Make the classifier; it shows its progress."""
         from candidly.methods.settings import parse_settings
         from candidly.training.estimator import PartialLabelClassifier
 
