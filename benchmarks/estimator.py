@@ -55,7 +55,7 @@ def reject(seeds: int) -> None:
                 CALIBRATION_FOLDS,
             )
             normal = model.selection_.normal
-            first = split(problem.candidates, folds, seed) == 0
+            first = split(problem.candidates, CALIBRATION_FOLDS, seed) == 0
             seen = model.predictor_.logits(problem.X)
             used = (seen[normal], unseen[normal & first], unseen[normal])
             for name, logits in zip(lost, used, strict=True):
