@@ -173,7 +173,7 @@ class FastConv(Net):
         self.patches = nn.Conv2d(shape[0], 2 * patches, 2)
         stages: list[nn.Module] = []
         for a, b in itertools.pairwise([2 * patches, *widths]):
-            stages += [*pooled_conv(a, b), nn.ReLU(), *conv_norm(b, b), nn.ReLU()]
+            stages += [*_pooled_conv(a, b), nn.ReLU(), *_conv_norm(b, b), nn.ReLU()]
         ends = (nn.AdaptiveMaxPool2d(1), nn.Flatten())
         self.features = nn.Sequential(self.patches, nn.ReLU(), *stages, *ends)
         self.head = nn.Linear(widths[-1], n_classes)
@@ -224,10 +224,10 @@ class Residual(nn.Module):
 
     def __init__(self, a: int, b: int, stride: int) -> None:
         super().__init__()
-        self.body = nn.Sequential(*conv_norm(a, b, stride=stride), nn.ReLU(), *conv_norm(b, b))
+        self.body = nn.Sequential(*_conv_norm(a, b, stride=stride), nn.ReLU(), *_conv_norm(b, b))
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or a != b:
-            self.shortcut = nn.Sequential(*conv_norm(a, b, stride=stride, size=1))
+            self.shortcut = nn.Sequential(*_conv_norm(a, b, stride=stride, size=1))
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.relu(self.body(x) + self.shortcut(x))
@@ -249,21 +249,21 @@ class ResNet18(Net):
         super().__init__()
         plan = [(64, 64, 1), (64, 64, 1), (64, 128, 2), (128, 128, 1)]
         plan += [(128, 256, 2), (256, 256, 1), (256, 512, 2), (512, 512, 1)]
-        stem = (*conv_norm(shape[0], 64), nn.ReLU())
+        stem = (*_conv_norm(shape[0], 64), nn.ReLU())
         blocks = (Residual(*p) for p in plan)
         self.features = nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten())
         self.head = nn.Linear(512, n_classes)
         kaiming(self)
 
 
-def conv_norm(a: int, b: int, *, stride: int = 1, size: int = 3) -> tuple[nn.Module, nn.Module]:
+def _conv_norm(a: int, b: int, *, stride: int = 1, size: int = 3) -> tuple[nn.Module, nn.Module]:
     """Make a convolution from a to b channels, and its batch norm."""
     return nn.Conv2d(a, b, size, stride, padding=size // 2, bias=False), nn.BatchNorm2d(b)
 
 
-def pooled_conv(a: int, b: int) -> tuple[nn.Module, nn.Module, nn.Module]:
+def _pooled_conv(a: int, b: int) -> tuple[nn.Module, nn.Module, nn.Module]:
     """Make a convolution from a to b channels, a max-pool, and a batch norm."""
-    convolution, norm = conv_norm(a, b)
+    convolution, norm = _conv_norm(a, b)
     return convolution, nn.MaxPool2d(2, ceil_mode=True), norm
 
 
