@@ -3,6 +3,7 @@
 import doctest
 import inspect
 import pkgutil
+import re
 from importlib import import_module
 
 import pytest
@@ -14,6 +15,74 @@ MODULES = sorted(
     for info in pkgutil.walk_packages(candidly.__path__, "candidly.")
     if not info.name.endswith("__main__")
 )
+# Modules whose functions are described in full, whether `candidly` exports them or not.
+DESCRIBED = (
+    "auditing.annotators",
+    "auditing.evidence",
+    "auditing.findings",
+    "auditing.mixture",
+    "auditing.posterior",
+    "auditing.rates",
+    "auditing.verdicts",
+    "blocks",
+    "corruption",
+    "data.dataset",
+    "data.export",
+    "data.files",
+    "kinds",
+    "losses",
+    "methods.base",
+    "methods.listing",
+    "metrics",
+    "probabilities",
+    "scores",
+    "selection",
+    "sets",
+    "tensors.nets",
+    "tensors.views",
+    "training.checks",
+    "training.estimator",
+    "training.loop",
+    "training.trainer",
+)
+
+
+def public_members(kind):
+    """List (module, name) of the public functions or classes that these modules define."""
+    modules = {name: import_module(f"candidly.{name}") for name in DESCRIBED}
+    return [
+        (module, name)
+        for module, found in modules.items()
+        for name, value in inspect.getmembers(found, kind)
+        if not name.startswith("_") and value.__module__ == found.__name__
+    ]
+
+
+def section(text, title):
+    """Return the lines of a section of a docstring; None if there is none."""
+    found = re.search(
+        rf"^{title}\n-{{{len(title)}}}\n(.*?)(?=\n\S+( \S+)?\n---|\Z)", text, re.M | re.S
+    )
+    return None if found is None else found.group(1)
+
+
+def described_parameters(text):
+    """Collect the names that begin the entries of the section of parameters."""
+    lines = (section(text, "Parameters") or "").split("\n")
+    entries = [line.split(" : ")[0] for line in lines if line and not line.startswith(" ")]
+    return [name.strip("* ") for entry in entries for name in entry.split(",")]
+
+
+def parameters_of(function):
+    """List the parameters; options of a TypedDict count one by one."""
+    names = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        options = re.fullmatch(r"Unpack\[(\w+)\]", str(parameter.annotation))
+        if options is None or name in described_parameters(inspect.getdoc(function)):
+            names.append(name)
+        else:
+            names += function.__globals__[options.group(1)].__annotations__
+    return names
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -49,3 +118,29 @@ def test_every_parameter_is_described(name):
     text = inspect.getdoc(function).split("Returns\n")[0]
     for parameter in inspect.signature(function).parameters:
         assert parameter in text, parameter
+
+
+@pytest.mark.parametrize(("module", "name"), public_members(inspect.isfunction))
+def test_functions_describe_parameters_and_results(module, name):
+    function = getattr(import_module(f"candidly.{module}"), name)
+    text = inspect.getdoc(function) or ""
+    assert described_parameters(text) == parameters_of(function)
+    # A function that yields None is a context manager without a value.
+    if inspect.signature(function).return_annotation not in ("None", "Iterator[None]", None):
+        assert section(text, "Returns") or section(text, "Yields")
+
+
+@pytest.mark.parametrize(("module", "name"), public_members(inspect.isclass))
+def test_classes_have_a_short_summary(module, name):
+    described = vars(getattr(import_module(f"candidly.{module}"), name))
+    summary = (described["__doc__"] or "").strip().split("\n")[0]
+    assert summary.endswith(".")
+    assert len(summary) <= 100
+    assert not summary.startswith(f"{name}(")
+
+
+def test_sections_are_found():
+    text = "Sum.\n\nParameters\n----------\na, b : int\n    Both.\n*c\n\nSee Also\n--------\nd : it"
+    assert described_parameters(text) == ["a", "b", "c"]
+    assert section(text, "Returns") is None
+    assert section(text, "See Also") == "d : it"

@@ -102,7 +102,27 @@ def corrupt(
 def draw_known_sets(
     y: NDArray[np.int64], n_classes: int, q: float, rng: np.random.Generator
 ) -> Mask:
-    """Draw (n, c) candidate sets: the true label, and each wrong one with probability q."""
+    """Draw candidate sets: the true label, and each wrong one with probability q.
+
+    Parameters
+    ----------
+    y : int array of shape (n,)
+        True class indices.
+    n_classes : int
+    q : float
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    bool array of shape (n, c)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> draw_known_sets(np.array([0, 1]), 2, 0.0, np.random.default_rng(0))
+    array([[ True, False],
+           [False,  True]])
+    """
     mask = _bernoulli(len(y), n_classes, q, rng)
     mask[np.arange(len(y)), y] = True
     return mask
@@ -111,9 +131,39 @@ def draw_known_sets(
 def misplace(
     mask: Mask, y: NDArray[np.int64], count: int, rng: np.random.Generator
 ) -> tuple[Mask, NDArray[np.int64]]:
-    """Replace the true label in `count` sets by a uniform non-candidate: (new mask, those rows).
+    """Replace the true label in some sets by a uniform non-candidate.
 
     A full set has no non-candidate, so the rows are chosen among the others.
+
+    Parameters
+    ----------
+    mask : bool array of shape (n, c)
+        Candidate sets that hold the truth.
+    y : int array of shape (n,)
+        True class indices.
+    count : int
+        Number of sets to change.
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    mask : bool array of shape (n, c)
+        A changed copy.
+    rows : int array of shape (count,)
+        The rows that lost their true label.
+
+    Raises
+    ------
+    InputError
+        If fewer than `count` sets lack a class.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> mask, rows = misplace(np.eye(2, dtype=bool), np.array([0, 1]), 2, np.random.default_rng(0))
+    >>> mask
+    array([[False,  True],
+           [ True, False]])
     """
     eligible = np.flatnonzero(~mask.all(axis=1))
     if count > len(eligible):
@@ -137,11 +187,28 @@ def draw_open_sets(
     rng: np.random.Generator,
     sizes: NDArray[Any] | None = None,
 ) -> Mask:
-    """Draw (n_open, c) sets for examples of no known class.
+    """Draw sets for examples of no known class.
 
-    Without `sizes` each label joins with probability q, and an empty set gets one uniform label.
-    With `sizes`, a set's size is drawn from them, with replacement, and the set is a uniform subset
-    of that size.
+    Parameters
+    ----------
+    n_open : int
+        Number of sets.
+    n_classes : int
+    q : float
+        Probability of each label to join, without `sizes`; an empty set gets one uniform label.
+    rng : numpy.random.Generator
+    sizes : int array, optional
+        A set's size is drawn from them, with replacement; the set is a uniform subset of that size.
+
+    Returns
+    -------
+    bool array of shape (n_open, c)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> draw_open_sets(3, 5, 0.3, np.random.default_rng(0), np.array([2])).sum(axis=1)
+    array([2, 2, 2])
     """
     if sizes is not None:
         drawn = rng.choice(sizes, size=n_open)

@@ -48,21 +48,53 @@ class Rates:
     def from_tau(cls, tau1: float, tau2: float) -> Rates:
         """Convert the paper's tau1 and tau2, which count examples per known example.
 
-        tau1 is the closed share of the known examples; tau2 is the number of open examples added
-        per known example.
+        Parameters
+        ----------
+        tau1 : float
+            Closed share of the known examples.
+        tau2 : float
+            Number of open examples added per known example.
+
+        Returns
+        -------
+        Rates
         """
         number(tau1, "tau1", 0, 1)
         number(tau2, "tau2", 0)
         return cls(closed=tau1 / (1 + tau2), open=tau2 / (1 + tau2))
 
     def counts(self, n: int) -> tuple[int, int]:
-        """Count the (closed, open) ones among n examples, rounded half up, at most n together."""
+        """Count the closed and open ones among n examples, rounded half up, at most n together.
+
+        Parameters
+        ----------
+        n : int
+
+        Returns
+        -------
+        closed, open : int
+
+        Examples
+        --------
+        >>> Rates(0.25, 0.1).counts(10)
+        (3, 1)
+        """
         n_open = min(n, math.floor(self.open * n + 0.5))
         return min(n - n_open, math.floor(self.closed * n + 0.5)), n_open
 
 
 class Selection(NamedTuple):
-    """Three boolean masks over the examples: D_N, D_C and D_O of the paper."""
+    """Masks of the normal, closed and open examples: D_N, D_C and D_O of the paper.
+
+    Attributes
+    ----------
+    normal, closed, open : bool array or tensor of shape (n,)
+
+    Examples
+    --------
+    >>> Selection(np.array([True, False]), np.array([False, True]), np.zeros(2, bool)).normal
+    array([ True, False])
+    """
 
     normal: Any
     closed: Any
@@ -83,6 +115,13 @@ class Truth:
         Where each example came from: ``X = np.concatenate([known, auxiliary])[source]``.
     manifest : dict
         How the data were made, and what came out; JSON-serialisable.
+
+    Examples
+    --------
+    >>> from candidly import corrupt
+    >>> _, truth = corrupt([0, 1, 2, 0], 3, q=0.2, tau2=0.5, seed=0)
+    >>> (truth.kinds == OPEN).sum().item(), truth.labels[truth.kinds == OPEN].tolist()
+    (2, [-1, -1])
     """
 
     labels: NDArray[np.int64]

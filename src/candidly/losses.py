@@ -148,14 +148,34 @@ def kl(targets: Tensor, logits: Tensor) -> Tensor:
 
 
 class Partition(torch.autograd.Function):
-    """log sum_j exp(q . k_j) over constant keys.
+    """log sum_j exp(q . k_j) over constant keys, as a function of anchors q.
 
-    The forward pass already makes its gradient, the mean of the keys weighted by their terms.
+    ``Partition.apply(q, keys)`` takes tensors (b, d) and (k, d) and returns a tensor (b,). The
+    forward pass already makes its gradient, the mean of the keys weighted by their terms.
+
+    Examples
+    --------
+    >>> import torch
+    >>> Partition.apply(torch.zeros(1, 2), torch.ones(4, 2))
+    tensor([1.3863])
     """
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, keys: Tensor) -> Tensor:
-        """Compute (b,) values for anchors q (b, d) and keys (k, d)."""
+        """Compute the logarithms, and store their gradient.
+
+        Parameters
+        ----------
+        ctx : context of torch.autograd
+        q : tensor (b, d)
+            Anchors.
+        keys : tensor (k, d)
+            They get no gradient.
+
+        Returns
+        -------
+        tensor (b,)
+        """
         scores = keys @ q.T  # (k, b): faster than the other way round
         top = scores.amax(0)
         weights = scores.sub_(top).exp_()  # in place: these are the largest arrays of a step
@@ -165,7 +185,21 @@ class Partition(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        """Compute the gradient in q."""
+        """Compute the gradient in q.
+
+        Parameters
+        ----------
+        ctx : context of torch.autograd
+        grad : tensor (b,)
+            Gradient in the result.
+
+        Returns
+        -------
+        tensor (b, d)
+            Gradient in q.
+        None
+            For the keys.
+        """
         (mean,) = ctx.saved_tensors
         return grad[:, None] * mean, None
 

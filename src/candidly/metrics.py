@@ -18,7 +18,24 @@ if TYPE_CHECKING:
 
 
 def accuracy(logits: Any, labels: Any) -> float:
-    """Share of rows whose largest logit is at the true label."""
+    """Compute the share of rows whose largest logit is at the true label.
+
+    Parameters
+    ----------
+    logits : array or tensor of shape (n, c)
+    labels : int array of shape (n,)
+        Class indices.
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> accuracy([[2.0, 1.0], [0.0, 3.0]], np.array([0, 0]))
+    0.5
+    """
     return float((as_numpy(logits).argmax(-1) == labels).mean())
 
 
@@ -45,7 +62,8 @@ def selection_quality(
     """
     quality: dict[str, float | None] = {}
     for number, (name, mask) in enumerate(zip(KINDS, selection, strict=True)):
-        chosen, true = as_numpy(mask), kinds == number
+        chosen = as_numpy(mask)
+        true = kinds == number
         quality[f"precision_{name}"] = float(true[chosen].mean()) if chosen.any() else None
         quality[f"recall_{name}"] = float(chosen[true].mean()) if true.any() else None
     if scores is not None:
@@ -57,9 +75,18 @@ def selection_quality(
 
 
 def auroc(scores: np.ndarray, positive: np.ndarray) -> float | None:
-    """Probability that a positive example scores above a negative one; ties count half.
+    """Compute the probability that a positive example scores above a negative one.
 
-    None if there are only positives or only negatives. Scores may be infinite.
+    Parameters
+    ----------
+    scores : array of shape (n,)
+        They may be infinite. Ties count half.
+    positive : bool array of shape (n,)
+
+    Returns
+    -------
+    float or None
+        None if there are only positives or only negatives.
 
     Examples
     --------
@@ -77,6 +104,22 @@ def final_score(history: list[dict[str, Any]], key: str = "accuracy") -> float:
     """Average a metric over the last 10 epochs, or the last tenth of a training shorter than 100.
 
     It is never the best epoch, which only the test set could choose.
+
+    Parameters
+    ----------
+    history : list of dict
+        One row of metrics per epoch.
+    key : str, default="accuracy"
+        Name of the metric.
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> final_score([{"accuracy": epoch / 20} for epoch in range(20)])
+    0.925
     """
     last = min(10, max(1, len(history) // 10))
     return float(np.mean([row[key] for row in history[-last:]]))
@@ -141,7 +184,24 @@ def _mean(values: np.ndarray, where: np.ndarray) -> float | None:
 
 
 def average_precision(scores: np.ndarray, positive: np.ndarray) -> float | None:
-    """Average precision of ranking rows by their scores; None without positives."""
+    """Compute the average precision of ranking rows by their scores.
+
+    Parameters
+    ----------
+    scores : array of shape (n,)
+    positive : bool array of shape (n,)
+
+    Returns
+    -------
+    float or None
+        None without positives.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> average_precision(np.array([3.0, 2.0, 1.0, 0.0]), np.array([True, False, False, True]))
+    0.75
+    """
     from sklearn.metrics import average_precision_score
 
     return float(average_precision_score(positive, scores)) if positive.any() else None

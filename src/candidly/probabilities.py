@@ -76,6 +76,14 @@ def describe_row(row: NDArray[np.floating[Any]]) -> str:
 def show_row(row: NDArray[np.floating[Any]]) -> str:
     """Write the first values of a row.
 
+    Parameters
+    ----------
+    row : array of shape (c,)
+
+    Returns
+    -------
+    str
+
     Examples
     --------
     >>> show_row(np.arange(10.0))

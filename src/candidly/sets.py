@@ -135,9 +135,17 @@ class CandidateSets:
         return object.__new__(CandidateSets)._fill(indptr, self.indices[taken], self.classes)
 
     def dense(self, rows: Any = None) -> NDArray[np.bool_]:
-        """Return the bool matrix (n, c) of all rows, or of the given ones.
+        """Return all rows, or some, as a matrix.
 
-        Entry (i, j) says whether class j is a candidate of example i.
+        Parameters
+        ----------
+        rows : int, slice, list or mask, optional
+            All rows by default.
+
+        Returns
+        -------
+        bool array of shape (n, c)
+            Entry (i, j) says whether class j is a candidate of example i.
         """
         part = self
         if rows is not None:
@@ -159,9 +167,16 @@ class CandidateSets:
         return self.dense().astype(bool if dtype is None else dtype, copy=False)
 
     def contains(self, labels: Any) -> NDArray[np.bool_]:
-        """Tell for each row i whether the class index ``labels[i]`` is in its set, as bool (n,).
+        """Tell for each row i whether the class index ``labels[i]`` is in its set.
 
-        An index of -1 (no class) is in no set.
+        Parameters
+        ----------
+        labels : int array of shape (n,)
+            Class indices; -1 (no class) is in no set.
+
+        Returns
+        -------
+        bool array of shape (n,)
         """
         index = np.asarray(labels)
         if index.shape != (len(self),) or index.dtype.kind not in "iu":
@@ -178,7 +193,17 @@ class CandidateSets:
         return np.logical_or.reduceat(found, self.indptr[:-1])
 
     def index_of(self, labels: Any) -> NDArray[np.int64]:
-        """Return the class index of each label; integers are read as in the constructor."""
+        """Return the class index of each label.
+
+        Parameters
+        ----------
+        labels : sequence
+            Integers are read as in the constructor.
+
+        Returns
+        -------
+        int64 array of shape (len(labels),)
+        """
         values = _listed(labels, "labels")
         each = np.arange(len(values) + 1)
         return _encode(each, *_factorise(each, values), self.classes)
@@ -517,7 +542,19 @@ def _listed(values: Any, name: str) -> list[Any] | NDArray[Any]:
 def label_array(labels: list[Any]) -> NDArray[Any]:
     """Make an array of labels: of str, int, bool or float if all are alike, else of objects.
 
-    3.0 counts as 3.
+    Parameters
+    ----------
+    labels : list
+        A float that is a whole number, such as 3.0, counts as an int.
+
+    Returns
+    -------
+    array of shape (len(labels),)
+
+    Examples
+    --------
+    >>> label_array([1, 2.0])
+    array([1, 2])
     """
     labels = [int(x) if isinstance(x, float) and x.is_integer() else x for x in labels]
     alike = len({type(x) for x in labels}) == 1 and isinstance(labels[0], str | int | float)

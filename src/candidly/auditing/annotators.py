@@ -9,16 +9,25 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from candidly.auditing.rates import NORMAL_90
 from candidly.data.dataset import UNKNOWN, Answers
 
 LISTED = 200  # annotators with the most answers have a line each; the others share one
 OTHERS = "(all others)"
 MISSED = 3  # classes that are named for each
-NORMAL_90 = 1.645
 
 
 class AnnotatorTally:
-    """Sums over the answers of each annotator; `add` takes the rows block by block, in order."""
+    """Sums over the answers of each annotator; `add` takes the rows block by block, in order.
+
+    Parameters
+    ----------
+    answers : Answers
+        Who proposed what.
+    n_classes : int
+    truth : int array of shape (n,), optional
+        Class indices, NO_CLASS or UNKNOWN; adds the true share of wrong answers.
+    """
 
     def __init__(
         self, answers: Answers, n_classes: int, truth: NDArray[np.int64] | None = None
@@ -34,7 +43,15 @@ class AnnotatorTally:
         self.truth = truth
 
     def add(self, block: slice, posterior: NDArray[Any]) -> None:
-        """Add a block of rows by their class posterior (b, c), see `auditing.posterior`."""
+        """Add a block of rows.
+
+        Parameters
+        ----------
+        block : slice
+            Consecutive rows.
+        posterior : array of shape (b, c)
+            Probability of each class to be their truth; see `auditing.posterior`.
+        """
         mine = slice(*np.searchsorted(self.row, (block.start, block.stop)).tolist())
         if mine.start == mine.stop:
             return
@@ -48,7 +65,20 @@ class AnnotatorTally:
         self.due += each @ q
 
     def table(self, classes: list[Any]) -> list[dict[str, Any]]:
-        """Make one entry per annotator, the least reliable first."""
+        """Make one entry per annotator, the least reliable first.
+
+        Parameters
+        ----------
+        classes : list
+            The class labels.
+
+        Returns
+        -------
+        list of dict
+            `name`; `answers`: their number; `width`: their mean size; `outside`: the estimated
+            share without the truth, with its interval from `low` to `high`; `missed`:
+            the classes most often omitted; and `true_outside`, if any truth is known.
+        """
         counts = np.bincount(self.who, minlength=len(self.names))
         widths = np.bincount(self.who, self.sets.sizes, minlength=len(self.names)) / counts
         true_shares = self._true_shares()
@@ -100,7 +130,26 @@ def _most_active(answers: Answers) -> tuple[list[Any], NDArray[np.int64]]:
 
 
 def wilson(share: float, n: int, z: float = NORMAL_90) -> tuple[float, float]:
-    """90 % interval of a share that was observed n times (Wilson's score interval)."""
+    """Compute Wilson's score interval of an observed share.
+
+    Parameters
+    ----------
+    share : float
+    n : int
+        Number of observations.
+    z : float
+        Half the width in standard errors; 90 % by default.
+
+    Returns
+    -------
+    low, high : float
+
+    Examples
+    --------
+    >>> low, high = wilson(0.5, 100)
+    >>> round(low, 3), round(high, 3)
+    (0.419, 0.581)
+    """
     middle = (share + z * z / (2 * n)) / (1 + z * z / n)
     reach = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n)) / (1 + z * z / n)
     return max(0.0, middle - reach), min(1.0, middle + reach)

@@ -30,52 +30,99 @@ Floats = NDArray[np.floating[Any]]
 
 
 class Observed(NamedTuple):
-    """Numbers of n rows."""
+    """Numbers of n rows; r_j = p_j / max p.
 
-    sizes: NDArray[np.int64]  # of the candidate set
-    hit: Floats  # is the best class a candidate? 1/2 where a candidate and another class tie
-    rest: Floats  # (powers, n) share of the other classes' weight p^power that lies on candidates
-    chance: Floats  # the same share if the other classes weighed the same
-    best_in: Floats  # r of the best candidate
-    best_out: Floats  # r of the best non-candidate; 0 if there is none
-    label_in: NDArray[np.int64]  # the best candidate
-    label_out: NDArray[np.int64]  # the best non-candidate
-    doubt: Floats  # -log max p
-    spread: Floats  # (powers, n) sum of r^power over all classes but the best one
-    scores: Floats  # (n, d) signs of open rows: doubt, energy of logits, votes of neighbours
+    Attributes
+    ----------
+    sizes : int array of shape (n,)
+        Sizes of the candidate sets.
+    hit : array of shape (n,)
+        1 if the best class is a candidate, else 0; 1/2 if a candidate and another class tie.
+    rest : array of shape (powers, n)
+        Share of the other classes' weight p^power that lies on candidates.
+    chance : array of shape (n,)
+        The same share if the other classes weighed the same.
+    best_in, best_out : array of shape (n,)
+        r of the best candidate, and of the best non-candidate (0 if there is none).
+    label_in, label_out : int array of shape (n,)
+        The best candidate, and the best non-candidate.
+    doubt : array of shape (n,)
+        -log max p.
+    spread : array of shape (powers, n)
+        Sum of r^power over all classes but the best one.
+    scores : array of shape (n, d)
+        Signs of open rows: doubt, energy (of logits), votes of neighbours (with features).
+    """
+
+    sizes: NDArray[np.int64]
+    hit: Floats
+    rest: Floats
+    chance: Floats
+    best_in: Floats
+    best_out: Floats
+    label_in: NDArray[np.int64]
+    label_out: NDArray[np.int64]
+    doubt: Floats
+    spread: Floats
+    scores: Floats
 
 
 @dataclass(frozen=True, eq=False)
 class Outputs:
-    """Candidate sets and a model's outputs for the same rows. Values are checked when read."""
+    """Candidate sets and a model's outputs for the same rows. Values are checked when read.
+
+    Attributes
+    ----------
+    sets : CandidateSets
+        The candidates of n rows over c classes.
+    values : array or memory map of shape (n, c)
+        Probabilities or logits, never copied as a whole.
+    logits : bool
+        Whether the values are logits.
+    features : array of shape (n, d), optional
+        For neighbours.
+    """
 
     sets: CandidateSets
-    values: Any  # (n, c) probabilities or logits: array or memory map, never copied as a whole
+    values: Any
     logits: bool
-    features: Any = None  # (n, d)
+    features: Any = None
 
     def __len__(self) -> int:
         return len(self.sets)
 
     @property
     def score_names(self) -> tuple[str, ...]:
-        """The columns of `Observed.scores`."""
+        """Names of the columns of `Observed.scores`."""
         energy = ("energy",) if self.logits else ()
         votes = ("votes",) if self.has_features else ()
         return ("doubt", *energy, *votes)
 
     @property
     def has_features(self) -> bool:
+        """Whether there are features."""
         return self.features is not None
 
     def scratch(self) -> Floats:
-        """Allocate the arrays of a block once: fresh memory costs more than arithmetic."""
+        """Allocate the arrays of a block once: fresh memory costs more than arithmetic.
+
+        Returns
+        -------
+        array of shape (2, rows of the longest block, c)
+            Not initialised.
+        """
         kind = self.values.dtype if self.values.dtype in FLOATS else np.float32
         rows = next(self.blocks()).stop  # no block is longer than the first
         return np.empty((2, rows, self.sets.n_classes), dtype=kind)
 
     def blocks(self) -> Iterator[slice]:
-        """Slices of consecutive rows."""
+        """Split the rows into blocks.
+
+        Yields
+        ------
+        slice
+            Consecutive rows.
+        """
         return row_blocks(*self.sets.shape)
 
 
@@ -83,6 +130,16 @@ def few_threads(outputs: Outputs) -> AbstractContextManager[object]:
     """Use one thread for products of small matrices; neighbours are worth more.
 
     On a busy machine two threads would wait for each other most of the time.
+
+    Parameters
+    ----------
+    outputs : Outputs
+        Without features, one thread is enough.
+
+    Returns
+    -------
+    context manager
+        It limits the threads of BLAS in a `with` block.
     """
     from threadpoolctl import threadpool_limits
 
@@ -90,7 +147,33 @@ def few_threads(outputs: Outputs) -> AbstractContextManager[object]:
 
 
 def read_outputs(candidates: Any, probs: Any, logits: Any, features: Any) -> Outputs:
-    """Check the shapes of an audit's arguments and return them as one object."""
+    """Check the shapes of an audit's arguments and return them as one object.
+
+    Parameters
+    ----------
+    candidates : CandidateSets or whatever makes one
+        The candidate labels of n rows over c classes.
+    probs, logits : array of shape (n, c), or None
+        The model's outputs, one of the two. The columns of a DataFrame are put in the order of
+        the classes.
+    features : array of shape (n, d), or None
+        For neighbours.
+
+    Returns
+    -------
+    Outputs
+
+    Raises
+    ------
+    InputError
+        If a shape or a type does not fit, or there are fewer than two classes.
+
+    Examples
+    --------
+    >>> outputs = read_outputs([["a"], ["a", "b"]], [[0.9, 0.1], [0.2, 0.8]], None, None)
+    >>> len(outputs), outputs.score_names
+    (2, ('doubt',))
+    """
     if (probs is None) == (logits is None):
         raise InputError(
             "expected either probs or logits, the model's outputs (n, c), and not both."
@@ -146,7 +229,21 @@ def _numbers(values: Any, name: str) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """Rows that others are compared with: standardised features, one vote split by candidates."""
+    """Rows that others are compared with.
+
+    Attributes
+    ----------
+    rows : int array of shape (m,)
+        Their numbers.
+    mean : array of shape (d,)
+        Means of their features.
+    scale : float
+        Standard deviation of all their features together.
+    features : float32 array of shape (m, d)
+        Their features, standardised.
+    votes : array of shape (m, c)
+        One vote per row, split evenly among its candidates.
+    """
 
     rows: NDArray[np.int64]
     mean: Floats
@@ -156,7 +253,18 @@ class Reference:
 
 
 def make_reference(outputs: Outputs, rows: NDArray[np.int64]) -> Reference | None:
-    """The given rows as neighbours of all; None without features."""
+    """Make the rows that others are compared with.
+
+    Parameters
+    ----------
+    outputs : Outputs
+    rows : int array of shape (m,)
+
+    Returns
+    -------
+    Reference or None
+        None without features.
+    """
     if outputs.features is None:
         return None
     X = _features(outputs.features, rows)
@@ -179,9 +287,28 @@ def observe(
     powers: tuple[float, ...] = POWERS,
     scratch: Floats | None = None,
 ) -> Observed:
-    """Compute the numbers of the given rows: a slice, or indices.
+    """Compute the numbers of some rows.
 
-    `scratch`, of shape (2, at least as many rows, c), is overwritten.
+    Parameters
+    ----------
+    outputs : Outputs
+    rows : slice or int array
+        A slice keeps the precision of the outputs, float32 or float64; indices use float64.
+    reference : Reference or None
+        Neighbours, if there are features.
+    powers : tuple of float
+        Powers of `Observed.rest` and `Observed.spread`.
+    scratch : array of shape (2, at least as many rows, c), optional
+        Overwritten; see `Outputs.scratch`.
+
+    Returns
+    -------
+    Observed
+
+    Raises
+    ------
+    InputError
+        If outputs are not finite, or not probabilities; the message names the row.
     """
     sets = _members(outputs.sets, rows)
     c = outputs.sets.n_classes
@@ -237,7 +364,7 @@ def observe(
     )
 
 
-class Members(NamedTuple):
+class _Members(NamedTuple):
     """The candidates of some rows: `indices[starts[i] : starts[i] + sizes[i]]`."""
 
     starts: NDArray[np.int64]
@@ -245,18 +372,20 @@ class Members(NamedTuple):
     indices: NDArray[Any]
 
 
-def _members(sets: CandidateSets, rows: Any) -> Members:
+def _members(sets: CandidateSets, rows: Any) -> _Members:
     if not isinstance(rows, slice):
-        sets, rows = sets[rows], slice(0, len(rows))
+        sets = sets[rows]
+        rows = slice(0, len(sets))
     indptr = sets.indptr[rows.start : rows.stop + 1]
-    return Members(indptr[:-1] - indptr[0], np.diff(indptr), sets.indices[indptr[0] : indptr[-1]])
+    return _Members(indptr[:-1] - indptr[0], np.diff(indptr), sets.indices[indptr[0] : indptr[-1]])
 
 
 def _check_values(index: NDArray[Any], values: Floats, total: Floats, top: Floats | None) -> None:
     """Refuse NaN, infinities, logits beyond float32 and rows that are not probabilities."""
-    name, bad = "probs", ~np.isfinite(total)
+    name = "probs" if top is None else "logits"
+    bad = ~np.isfinite(total)
     if top is not None:
-        name, bad = "logits", bad | (np.abs(top) > np.finfo(np.float32).max)
+        bad |= np.abs(top) > np.finfo(np.float32).max
     if bad.any():
         at = int(bad.argmax())
         raise InputError(
@@ -275,7 +404,7 @@ def _check_values(index: NDArray[Any], values: Floats, total: Floats, top: Float
 
 
 def _best_inside(
-    members: Floats, sets: Members, owner: NDArray[np.int64]
+    members: Floats, sets: _Members, owner: NDArray[np.int64]
 ) -> tuple[Floats, NDArray[np.int64]]:
     """(r, label) of the best candidate, the first of equals. `owner`: the row of each member."""
     best = np.maximum.reduceat(members, sets.starts)
@@ -302,7 +431,26 @@ def _sums(r: Floats, powers: tuple[float, ...], scratch: Floats) -> Floats:
 
 
 def power_of(r: Floats, power: float, out: Floats | None = None) -> Floats:
-    """r^power for a power of two, by squares or square roots."""
+    """Compute r^power for a power of two, by squares or square roots.
+
+    Parameters
+    ----------
+    r : array
+    power : float
+        Such as 0.25, 0.5, 1 or 2.
+    out : array of the shape of r, optional
+        Where to write the result.
+
+    Returns
+    -------
+    array
+        `r` itself for a power of 1.
+
+    Examples
+    --------
+    >>> power_of(np.array([16.0]), 0.25)
+    array([2.])
+    """
     if power == 1:
         return r
     function = np.square if power > 1 else np.sqrt

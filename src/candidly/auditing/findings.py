@@ -62,7 +62,7 @@ def collect_findings(
     """
     kinds = audit[[f"p_{kind}" for kind in KINDS]].to_numpy()
     classes = outputs.sets.classes.tolist()
-    by_class = ClassTally(len(classes))
+    by_class = _ClassTally(len(classes))
     best = np.empty(len(audit), dtype=np.int64)
     mass = np.empty(len(audit))
     by_annotator = None if answers is None else AnnotatorTally(answers, len(classes), truth)
@@ -79,7 +79,7 @@ def collect_findings(
     return {
         "rows": len(audit),
         "classes": len(classes),
-        "shares": shares(estimate),
+        "shares": _shares(estimate),
         "notes": list(estimate.notes),
         "verdicts": {kind: int((audit["verdict"] == kind).sum()) for kind in KINDS},
         "class_table": by_class.table(classes),
@@ -94,8 +94,8 @@ def collect_findings(
     }
 
 
-def shares(estimate: RatesEstimate) -> dict[str, dict[str, float]]:
-    """The estimated shares with their intervals."""
+def _shares(estimate: RatesEstimate) -> dict[str, dict[str, float]]:
+    """Collect the estimated shares with their intervals."""
     found = {}
     for name in ("outside", "closed", "open"):
         low, high = getattr(estimate, f"{name}_interval")
@@ -107,13 +107,14 @@ def shares(estimate: RatesEstimate) -> dict[str, dict[str, float]]:
     return found
 
 
-class ClassTally:
+class _ClassTally:
     """Sums over the rows for each class."""
 
     def __init__(self, n_classes: int) -> None:
         self.proposed, self.doubted, self.missed, self.total = np.zeros((4, n_classes))
 
     def add(self, block: Block, outside: NDArray[Any]) -> None:
+        """Add a block of rows; `outside` (b,) is the probability of each that its set is wrong."""
         self.proposed += block.mask.sum(axis=0)
         self.doubted += outside @ block.mask
         self.missed += np.where(block.mask, 0, block.posterior).sum(axis=0)
@@ -130,7 +131,7 @@ class ClassTally:
             doubted = np.nan_to_num(self.doubted / self.proposed)
         return [
             {
-                "label": shown(classes[j]),
+                "label": _shown(classes[j]),
                 "proposed": int(self.proposed[j]),
                 "doubted": float(doubted[j]),
                 "estimated": float(self.total[j]),
@@ -140,7 +141,7 @@ class ClassTally:
         ]
 
 
-def shown(label: Any) -> Any:
+def _shown(label: Any) -> Any:
     """Make a label fit for JSON; a long one is cut."""
     if isinstance(label, bool | int | float):
         return label
@@ -148,17 +149,17 @@ def shown(label: Any) -> Any:
     return text if len(text) <= WIDTH else text[: WIDTH - 1] + "…"
 
 
-def describe(outputs: Outputs, audit: pd.DataFrame, row: int) -> dict[str, Any]:
+def _describe(outputs: Outputs, audit: pd.DataFrame, row: int) -> dict[str, Any]:
     """Describe one row of an audit, with its candidates."""
     entry = audit.iloc[row]
     labels = outputs.sets[row]
     name = entry["id"].item() if isinstance(entry["id"], np.generic) else entry["id"]
-    suggestion = None if entry["verdict"] == "open" else shown(entry["suggested_label"])
+    suggestion = None if entry["verdict"] == "open" else _shown(entry["suggested_label"])
     return {
         "row": row,
-        "id": shown(name),
+        "id": _shown(name),
         "candidates": [
-            *map(shown, labels[:NAMES]),
+            *map(_shown, labels[:NAMES]),
             *([f"… {len(labels) - NAMES} more"] if len(labels) > NAMES else []),
         ],
         "verdict": entry["verdict"],
@@ -183,7 +184,7 @@ def _suspect(outputs: Outputs, audit: pd.DataFrame, row: int, kind: int) -> dict
 
     A row that may be closed suggests a class outside its set, even if it was judged normal.
     """
-    entry = describe(outputs, audit, row)
+    entry = _describe(outputs, audit, row)
     likely = _likely(outputs, row)
     if KINDS[kind] == "closed" and entry["verdict"] == "normal":
         entry["suggestion"] = next(
@@ -199,7 +200,7 @@ def _likely(outputs: Outputs, row: int) -> list[dict[str, Any]]:
     best = np.argsort(-p, kind="stable")[:LIKELY].tolist()
     classes = outputs.sets.classes.tolist()
     return [
-        {"label": shown(classes[j]), "p": round(float(p[j]), 4), "candidate": bool(members[j])}
+        {"label": _shown(classes[j]), "p": round(float(p[j]), 4), "candidate": bool(members[j])}
         for j in best
     ]
 
@@ -215,7 +216,7 @@ def _points(outputs: Outputs, audit: pd.DataFrame, rows: NDArray[np.int64]) -> l
         rows = np.sort(np.random.default_rng(0).choice(rows, POINTS, replace=False))
     losses = audit[["inside_loss", "outside_loss"]].iloc[rows].to_numpy(np.float64).round(3)
     return [
-        {"inside": inside, "outside": outside} | describe(outputs, audit, row)
+        {"inside": inside, "outside": outside} | _describe(outputs, audit, row)
         for (inside, outside), row in zip(losses.tolist(), rows.tolist(), strict=True)
     ]
 

@@ -52,21 +52,55 @@ SIZE_DRIFT_LIMIT = 4.5
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """A fitted mixture: what `explain` needs, and how well it fits."""
+    """A fitted mixture: what `explain` needs, and how well it fits.
+
+    Attributes
+    ----------
+    n_classes : int
+        c of the formulas.
+    knots : array of shape (KNOTS, d)
+        Quantiles of the d scores.
+    power : int
+        Index into POWERS of the power that the lesser guesses follow.
+    floor : float
+        Share of the lesser guesses that is spread evenly.
+    accuracy : array of shape (1 + d,)
+        Coefficients of a.
+    open_weights : array of shape (1 + d,), or None
+        Coefficients of w; None if there are no open rows.
+    closed : float
+        Share of closed rows among the known ones.
+    size_odds : array of shape (1 + c,), or None
+        P(s | open) / P(s | known) by size; None if sizes do not count.
+    fit : float
+        Log likelihood.
+    """
 
     n_classes: int
-    knots: Floats  # (KNOTS, d) quantiles of the scores
-    power: int  # index into POWERS
-    floor: float  # share of the lesser guesses that is spread evenly
-    accuracy: Floats  # (1 + d,) coefficients of a
-    open_weights: Floats | None  # (1 + d,) coefficients of w; None: there are no open rows
-    closed: float  # share of the known rows
-    size_odds: Floats | None  # (1 + c,) P(s | open) / P(s | known); None: sizes say nothing
-    fit: float = -np.inf  # log likelihood
+    knots: Floats
+    power: int
+    floor: float
+    accuracy: Floats
+    open_weights: Floats | None
+    closed: float
+    size_odds: Floats | None
+    fit: float = -np.inf
 
 
 def design(mixture: Mixture, scores: Floats) -> Floats:
-    """(n, 1 + d): one, and each score as a normal quantile."""
+    """Make the inputs of the logistic parts: a one, and each score as a normal quantile.
+
+    Parameters
+    ----------
+    mixture : Mixture
+        Its knots are the quantiles that the scores are compared with.
+    scores : array of shape (n, d)
+        As in `Observed`.
+
+    Returns
+    -------
+    array of shape (n, 1 + d)
+    """
     grid = ndtri((np.arange(KNOTS) + 0.5) / KNOTS)
     columns = [np.interp(scores[:, k], mixture.knots[:, k], grid) for k in range(scores.shape[1])]
     return np.stack([np.ones(len(scores)), *columns], axis=1).astype(scores.dtype)
@@ -75,45 +109,92 @@ def design(mixture: Mixture, scores: Floats) -> Floats:
 def explain(
     mixture: Mixture, seen: Observed, X: Floats, rest: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """Return P(kind, S | x) of shape (3, n), the accuracy a, and `covered`, each of shape (n,).
+    """Compute how likely each row's candidate set is, by kind.
 
-    `covered` is the probability that a known row's truth is in S.
+    Parameters
+    ----------
+    mixture : Mixture
+    seen : Observed
+        Numbers of n rows.
+    X : array of shape (n, 1 + d)
+        What `design` made of their scores.
+    rest : array of shape (n,)
+        The row of ``seen.rest`` for the power of the mixture.
+
+    Returns
+    -------
+    joint : array of shape (3, n)
+        P(kind, S | x) of normal, closed and open, in units of one set of size s drawn blindly.
+    a : array of shape (n,)
+        Probability that a known row's truth is the model's best class.
+    covered : array of shape (n,)
+        Probability that a known row's truth is in S.
     """
     c = mixture.n_classes
     s = seen.sizes
     a = expit(X @ mixture.accuracy.astype(X.dtype))
-    w = open_prior(mixture, X)
+    w = _open_prior(mixture, X)
     covered = a * seen.hit + (1 - a) * blend(rest, seen.chance, mixture.floor)
     holding = c / np.arange(1, c + 1, dtype=X.dtype)  # c/s, by size
     missing = np.r_[holding[::-1], 0].astype(X.dtype)  # c/(c - s); a full set is never closed
     normal = (1 - w) * (1 - mixture.closed) * covered * holding[s - 1]
     closed = (1 - w) * mixture.closed * (1 - covered) * missing[s]
-    return np.stack([normal, closed, w * size_odds(mixture, s, X.dtype)]), a, covered
+    return np.stack([normal, closed, w * _size_odds(mixture, s, X.dtype)]), a, covered
 
 
-def open_prior(mixture: Mixture, X: Floats) -> Any:
-    """w of each row."""
+def _open_prior(mixture: Mixture, X: Floats) -> Any:
+    """Compute w of each row."""
     if mixture.open_weights is None:
         return X.dtype.type(0)
     return expit(X @ mixture.open_weights.astype(X.dtype))
 
 
-def size_odds(mixture: Mixture, sizes: NDArray[np.int64], kind: Any = np.float64) -> Floats:
-    """P(s | open) / P(s | known) of each row."""
+def _size_odds(mixture: Mixture, sizes: NDArray[np.int64], kind: Any = np.float64) -> Floats:
+    """Look up P(s | open) / P(s | known) of each row."""
     if mixture.size_odds is None:
         return np.ones(len(sizes), kind)
     return mixture.size_odds.astype(kind)[sizes]
 
 
 def blend(rest: Floats, chance: Any, floor: float) -> Floats:
-    """Spread a share of the lesser guesses evenly."""
+    """Spread a share of the lesser guesses evenly.
+
+    Parameters
+    ----------
+    rest : array
+        What the lesser guesses are by the model.
+    chance : float or array of the same shape
+        What they are if all classes weigh the same.
+    floor : float
+        The share that is spread.
+
+    Returns
+    -------
+    array
+        ``(1 - floor) * rest + floor * chance``
+    """
     return (1 - floor) * rest + floor * chance
 
 
 def fit_mixture(
     seen: Observed, n_classes: int, *, with_open: bool = True, with_sizes: bool = True
 ) -> Mixture:
-    """Fit by EM; `seen` has all POWERS."""
+    """Fit a mixture by EM.
+
+    Parameters
+    ----------
+    seen : Observed
+        Numbers of n rows, with all POWERS.
+    n_classes : int
+    with_open : bool, default=True
+        Whether there may be open rows.
+    with_sizes : bool, default=True
+        Whether the sizes of sets are evidence of open rows.
+
+    Returns
+    -------
+    Mixture
+    """
     mixture = _start(seen, n_classes, with_open, with_sizes)
     shapes = _shapes(seen)
     X = design(mixture, seen.scores)
@@ -130,20 +211,44 @@ def fit_mixture(
 
 
 def support(full: Mixture, without: Mixture, seen: Observed) -> float:
-    """Log likelihood of open rows against none, by the contents of sets given their sizes."""
+    """Compare open rows with none, by the contents of sets given their sizes.
+
+    Parameters
+    ----------
+    full, without : Mixture
+        Fitted with and without open rows.
+    seen : Observed
+        The rows that they were fitted to.
+
+    Returns
+    -------
+    float
+        Difference of the log likelihoods; positive if contents speak for open rows.
+    """
     X = design(full, seen.scores)
     joint, _, _ = explain(full, seen, X, seen.rest[full.power])
-    w = open_prior(full, X)
-    by_sizes = 1 - w + w * size_odds(full, seen.sizes)
+    w = _open_prior(full, X)
+    by_sizes = 1 - w + w * _size_odds(full, seen.sizes)
     return float(np.log(joint.sum(axis=0) / by_sizes).sum() - without.fit)
 
 
 def sizes_mislead(full: Mixture, without: Mixture, seen: Observed) -> bool:
-    """Are sets wide, or narrow, in doubtful rows for another reason than that these are open?
+    """Check whether sets are wide, or narrow, in doubtful rows that are not open.
 
     Two signs: the contents of sets speak against the open rows that sizes speak for; or sizes
     change with the doubt among the surer half of the rows, where open ones are few. (Among those
     whose set holds the best class: wide ones do so more often.)
+
+    Parameters
+    ----------
+    full, without : Mixture
+        Fitted with and without open rows.
+    seen : Observed
+        The rows that they were fitted to.
+
+    Returns
+    -------
+    bool
     """
     sure = (seen.doubt <= np.median(seen.doubt)) & (seen.hit == 1)
     drift = abs(_drift(seen.sizes[sure], seen.doubt[sure]))
@@ -159,16 +264,39 @@ def _drift(sizes: NDArray[np.int64], doubt: Floats) -> float:
 
 
 def shares(mixture: Mixture, seen: Observed) -> Floats:
-    """(normal, closed, open) shares of the rows."""
+    """Compute the shares of the kinds.
+
+    Parameters
+    ----------
+    mixture : Mixture
+    seen : Observed
+        Numbers of n rows, with all POWERS.
+
+    Returns
+    -------
+    array of shape (3,)
+        Mean probabilities of normal, closed and open.
+    """
     joint, _, _ = explain(mixture, seen, design(mixture, seen.scores), seen.rest[mixture.power])
     return (joint / joint.sum(axis=0)).mean(axis=1)
 
 
 def standard_errors(mixture: Mixture, seen: Observed) -> list[float]:
-    """Standard errors of the shares (closed, open, outside), from gradients of the log likelihood.
+    """Compute standard errors of the shares, from gradients of the log likelihood.
 
     Delta method: closed = k mean(1 - w), open = mean(w). The power, the floor and the sizes count
     as known.
+
+    Parameters
+    ----------
+    mixture : Mixture
+    seen : Observed
+        The rows that it was fitted to.
+
+    Returns
+    -------
+    list of float
+        Those of closed, open, and both together.
     """
     X = design(mixture, seen.scores)
     joint, a, covered = explain(mixture, seen, X, seen.rest[mixture.power])

@@ -13,18 +13,29 @@ from candidly.scores import disambiguate, log_softmax
 
 
 class Block(NamedTuple):
-    """b consecutive rows."""
+    """b consecutive rows.
+
+    Attributes
+    ----------
+    rows : slice
+    mask : bool array of shape (b, c)
+        The candidates.
+    probs : array of shape (b, c)
+        The model's probabilities.
+    posterior : array of shape (b, c)
+        Probability of each class to be the truth; rows sum to 1 - p_open.
+    """
 
     rows: slice
-    mask: NDArray[np.bool_]  # (b, c) candidates
-    probs: NDArray[Any]  # (b, c) of the model
-    posterior: NDArray[Any]  # (b, c) of each class to be the truth; sums to 1 - p_open
+    mask: NDArray[np.bool_]
+    probs: NDArray[Any]
+    posterior: NDArray[Any]
 
 
 def class_posterior(
     mask: NDArray[np.bool_], probs: NDArray[Any], kinds: NDArray[Any]
 ) -> NDArray[Any]:
-    """Probability of each class to be the truth, (b, c); rows sum to 1 - p_open.
+    """Compute the probability of each class to be the truth.
 
     The candidates share p_normal, and the other classes p_closed, each in proportion to the model's
     probabilities.
@@ -37,12 +48,35 @@ def class_posterior(
         The model's probabilities.
     kinds : array of shape (b, 3)
         Probabilities of normal, closed and open.
+
+    Returns
+    -------
+    array of shape (b, c)
+        Rows sum to 1 - p_open.
+
+    Examples
+    --------
+    >>> mask = np.array([[True, True, False]])
+    >>> class_posterior(mask, np.array([[0.3, 0.1, 0.6]]), np.array([[0.8, 0.2, 0.0]])).round(2)
+    array([[0.6, 0.2, 0.2]])
     """
     return kinds[:, :1] * disambiguate(probs, mask) + kinds[:, 1:2] * disambiguate(probs, ~mask)
 
 
 def blocks(outputs: Outputs, kinds: NDArray[Any]) -> Iterator[Block]:
-    """Iterate over all rows in order, without an array of the size of the outputs."""
+    """Iterate over all rows in order, without an array of the size of the outputs.
+
+    Parameters
+    ----------
+    outputs : Outputs
+        Candidate sets and a model's outputs for n rows.
+    kinds : array of shape (n, 3)
+        Probabilities of normal, closed and open.
+
+    Yields
+    ------
+    Block
+    """
     for rows in outputs.blocks():
         mask = outputs.sets.dense(rows)
         probs = probabilities(outputs, rows)
@@ -50,7 +84,18 @@ def blocks(outputs: Outputs, kinds: NDArray[Any]) -> Iterator[Block]:
 
 
 def probabilities(outputs: Outputs, rows: Any) -> NDArray[Any]:
-    """(b, c) of these rows, whatever the outputs are."""
+    """Give the model's probabilities of some rows, whether its outputs are logits or not.
+
+    Parameters
+    ----------
+    outputs : Outputs
+    rows : slice or sequence of int
+
+    Returns
+    -------
+    array of shape (b, c)
+        Rows sum to 1.
+    """
     values = np.asarray(outputs.values[rows], dtype=np.float64)
     if outputs.logits:
         return np.exp(log_softmax(values))

@@ -69,6 +69,16 @@ class RatesEstimate:
         Their 90 % intervals, (low, high).
     notes : tuple of str
         Sentences that say where the data cannot tell.
+
+    Examples
+    --------
+    >>> found = RatesEstimate(0.1, 0.02, 0.12, (0.08, 0.12), (0.0, 0.05), (0.09, 0.15))
+    >>> found.rates
+    Rates(closed=0.1, open=0.02)
+    >>> print(found)
+    closed: 10.0% (8.0% to 12.0%)
+    open: 2.0% (0.0% to 5.0%)
+    outside: 12.0% (9.0% to 15.0%)
     """
 
     closed: float
@@ -126,18 +136,41 @@ def estimate_rates(
 
 
 class Study(NamedTuple):
-    """An estimate, and what it was made from."""
+    """An estimate, and what it was made from.
+
+    Attributes
+    ----------
+    estimate : RatesEstimate
+    mixture, without : Mixture
+        Fitted with and without open rows.
+    weight : float
+        Probability of the first, against the second.
+    reference : Reference or None
+        Rows that others are compared with, if there are features.
+    seen : Observed
+        Numbers of the sampled rows.
+    """
 
     estimate: RatesEstimate
-    mixture: Mixture  # with open rows
-    without: Mixture  # without open rows
-    weight: float  # of the first, beside the second
+    mixture: Mixture
+    without: Mixture
+    weight: float
     reference: Reference | None
-    seen: Observed  # of the sampled rows
+    seen: Observed
 
 
 def study(outputs: Outputs) -> Study:
-    """Fit the mixture to a sample of rows, with and without open rows, and weigh the two."""
+    """Fit the mixture to a sample of rows, with and without open rows, and weigh the two.
+
+    Parameters
+    ----------
+    outputs : Outputs
+        Candidate sets and a model's outputs.
+
+    Returns
+    -------
+    Study
+    """
     rows = sample(len(outputs))
     c = outputs.sets.n_classes
     reference = make_reference(outputs, rows)
@@ -153,7 +186,22 @@ def study(outputs: Outputs) -> Study:
 
 
 def sample(n: int) -> NDArray[np.int64]:
-    """Draw at most SAMPLE rows, the same ones each time, in order."""
+    """Draw at most SAMPLE rows, the same ones each time, in order.
+
+    Parameters
+    ----------
+    n : int
+        Number of rows to draw from.
+
+    Returns
+    -------
+    int array of shape (min(n, SAMPLE),)
+
+    Examples
+    --------
+    >>> sample(3)
+    array([0, 1, 2])
+    """
     if n <= SAMPLE:
         return np.arange(n)
     return np.sort(np.random.default_rng(0).choice(n, SAMPLE, replace=False))
@@ -262,10 +310,21 @@ def _mismatch_note(seen: Observed, c: int) -> str | None:
 
 
 def ranking_excess(mixture: Mixture, seen: Observed) -> float:
-    """By how many standard errors do wrong candidates follow the model's ranking?
+    """Measure by how many standard errors wrong candidates follow the model's ranking.
 
     Where the best class is the truth and a candidate, the others are wrong candidates: drawn
     blindly, they hold as much of the remaining probability as their number says.
+
+    Parameters
+    ----------
+    mixture : Mixture
+    seen : Observed
+        The rows that it was fitted to.
+
+    Returns
+    -------
+    float
+        Around 0 if they are drawn blindly; positive if they follow the ranking.
     """
     X = design(mixture, seen.scores)
     joint, a, covered = explain(mixture, seen, X, seen.rest[mixture.power])

@@ -145,15 +145,18 @@ class Audit:
 
     @cached_property
     def study(self) -> Study:
+        """The fitted mixtures, as a `Study`; fitted when first used."""
         with few_threads(self.outputs):
             return study(self.outputs)
 
     @property
     def estimate(self) -> RatesEstimate:
+        """Estimated shares of closed and open rows, with intervals."""
         return self.study.estimate
 
     @cached_property
     def table(self) -> pd.DataFrame:
+        """One row per example, as `audit` returns it; computed when first used."""
         judges = make_judges(self.study, self.rates)
         with few_threads(self.outputs):
             judged = _judge_all(self.outputs, self.study, judges, self._raw_weight)
@@ -201,7 +204,16 @@ def _judge_all(
 
 
 class Judge(NamedTuple):
-    """A mixture, its weight among the judges, and factors that give the kinds the wanted shares."""
+    """A mixture with its weight among the judges.
+
+    Attributes
+    ----------
+    mixture : Mixture
+    weight : float
+        Not negative; `judge_rows` divides it by the sum over the judges.
+    odds : array of shape (3,)
+        Factors of normal, closed and open that give the kinds the wanted shares.
+    """
 
     mixture: Mixture
     weight: float
@@ -211,8 +223,17 @@ class Judge(NamedTuple):
 def make_judges(found: Study, rates: Rates | None = None) -> list[Judge]:
     """Make the judges of a study.
 
-    With estimated shares (`rates` is None) these are the mixtures with and without open rows, by
-    their weights; with given ones, the mixture that can have them.
+    Parameters
+    ----------
+    found : Study
+    rates : Rates, optional
+        Shares to expect. By default the estimated ones count.
+
+    Returns
+    -------
+    list of Judge
+        Without `rates` the mixtures with and without open rows, by their weights (the first alone
+        if it is almost certain); with `rates` the one mixture that can have them.
     """
     if rates is None:
         judges = [
@@ -228,11 +249,26 @@ def make_judges(found: Study, rates: Rates | None = None) -> list[Judge]:
 def judge_rows(
     judges: list[Judge], seen: Observed, powers: tuple[float, ...], raw_weight: float = 0.0
 ) -> tuple[Floats, Floats]:
-    """Return (n, 3) probabilities of the kinds, and (n, 2) suggested class and its probability.
+    """Judge rows: their kinds, and the class that each probably belongs to.
 
-    The suggestion is the best candidate of a row that is rather normal, and the best other class
-    of one that is rather closed. `raw_weight` blends in the model's raw probabilities: mixtures
-    fitted to few rows are not to be trusted alone.
+    Parameters
+    ----------
+    judges : list of Judge
+    seen : Observed
+        Numbers of n rows.
+    powers : tuple of float
+        The powers that `seen` was computed with; those of the judges are among them.
+    raw_weight : float, default=0
+        Weight of the model's raw probabilities: mixtures fitted to few rows are not to be trusted
+        alone.
+
+    Returns
+    -------
+    kinds : array of shape (n, 3)
+        Probabilities of normal, closed and open.
+    suggestion : array of shape (n, 2)
+        The suggested class and its probability: the best candidate of a row that is rather
+        normal, the best other class of one that is rather closed.
     """
     X = design(judges[0].mixture, seen.scores)  # the knots of all judges are the same
     total = sum(judge.weight for judge in judges)

@@ -29,7 +29,31 @@ NO_CLASS_TEXT = "none of the classes"
 class Options:
     """What the user says about a file, mostly which column plays which part.
 
-    `candidly.data.read_file` explains the attributes.
+    Attributes
+    ----------
+    labels : tuple of str
+        Columns of candidates; empty for the default.
+    id, annotator, truth : str or None
+        Columns of names, of annotators and of true labels; None for the default.
+    images, text : str or None
+        Column of paths of images, or of text, if it is the input.
+    features : tuple of str
+        Columns of features, as names or patterns.
+    classes : tuple or None
+        The class list; None for the candidates that occur.
+    sep : str or None
+        Separator between candidates of a cell.
+    max_memory : int, str or None
+        Refuse a file that needs more.
+
+    See Also
+    --------
+    candidly.data.read_file : It explains them in full.
+
+    Examples
+    --------
+    >>> Options(labels=("answers",)).as_dict()["labels"]
+    ['answers']
     """
 
     labels: tuple[str, ...] = ()
@@ -54,11 +78,27 @@ class Options:
             )
 
     def with_values(self, **values: Any) -> Options:
-        """Return a copy with other values."""
+        """Return a copy with other values.
+
+        Parameters
+        ----------
+        **values
+            Attributes by name.
+
+        Returns
+        -------
+        Options
+        """
         return replace(self, **values)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the options for JSON, and for `read_file(path, **options)`."""
+        """Return the options for JSON, and for `read_file(path, **options)`.
+
+        Returns
+        -------
+        dict
+            Tuples are lists.
+        """
         return {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in asdict(self).items()
@@ -67,6 +107,14 @@ class Options:
 
 def names_of(value: str | Sequence[str] | None) -> tuple[str, ...]:
     """Return column names that are given as a list or as "a,b,c".
+
+    Parameters
+    ----------
+    value : str, sequence of str or None
+
+    Returns
+    -------
+    tuple of str
 
     Examples
     --------
@@ -119,6 +167,15 @@ class Answers:
         Names of the annotators.
     sets : CandidateSets
         The answers.
+
+    Examples
+    --------
+    Two answers to the first example:
+
+    >>> sets = CandidateSets([["cat"], ["cat", "dog"]])
+    >>> answers = Answers(np.array([0, 0]), np.array([0, 1]), np.array(["ann", "bob"]), sets)
+    >>> answers.annotators[answers.annotator[1]].item(), answers.sets[1]
+    ('bob', ('cat', 'dog'))
     """
 
     row: NDArray[np.int64]
@@ -146,6 +203,15 @@ class Examples:
         What the reader left out or decided, in sentences.
     where : callable, optional
         Names an example, counting from 0, as the user finds it in the file.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> source = Source(Path("pets.npz"), "npz", sha256="", options={})
+    >>> vectors = np.zeros((2, 3), dtype=np.float32)
+    >>> examples = Examples(pd.Index([1, 2]), "vectors", vectors, source, notes=())
+    >>> len(examples), examples.place(0)
+    (2, 'pets.npz, row 1 (counting from 1)')
     """
 
     ids: pd.Index
@@ -156,7 +222,17 @@ class Examples:
     where: Callable[[int], str] | None = field(default=None, kw_only=True, repr=False)
 
     def place(self, row: int) -> str:
-        """Name an example, counting from 0, as the user finds it in the file."""
+        """Name an example as the user finds it in the file.
+
+        Parameters
+        ----------
+        row : int
+            Counting from 0.
+
+        Returns
+        -------
+        str
+        """
         if self.where is not None:
             return self.where(row)
         return f"{self.source.path}, row {row + 1} (counting from 1)"
@@ -185,6 +261,17 @@ class Dataset(Examples):
     See Also
     --------
     Examples : The other attributes.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> from candidly.data import read_file
+    >>> with TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "pets.csv"
+    ...     _ = path.write_text("candidates,weight,label\\ncat|dog,4.1,cat\\ndog,23.0,\\n")
+    ...     data = read_file(path)
+    >>> data.kind, data.sets[0], list(data.truth_labels())
+    ('table', ('cat', 'dog'), ['cat', None])
     """
 
     sets: CandidateSets
@@ -194,7 +281,13 @@ class Dataset(Examples):
     truth: NDArray[np.int64] | None = None
 
     def truth_labels(self) -> Iterator[Any]:
-        """Yield the truth of each row: a label, "none of the classes", or None if unknown."""
+        """Give the truth of each row, if the file has it.
+
+        Yields
+        ------
+        object
+            A label, "none of the classes", or None if unknown.
+        """
         assert self.truth is not None
         words = dict(enumerate(self.sets.classes.tolist()))
         words |= {NO_CLASS: NO_CLASS_TEXT, UNKNOWN: None}

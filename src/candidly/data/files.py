@@ -17,7 +17,21 @@ METADATA = ("metadata.csv", "metadata.jsonl")
 
 
 class Reading(TypedDict, total=False):
-    """The options of `read_file`, which explains them."""
+    """The options of `read_file`, all optional; a type for other functions that pass them on.
+
+    Attributes
+    ----------
+    labels, features : str, sequence of str or None
+        Columns of candidates and of features.
+    id, images, text, annotator, truth : str or None
+        One column each.
+    classes : str, Path, sequence or None
+        The class list, or a file of it.
+    sep : str or None
+        Separator between candidates of a cell.
+    max_memory : int, str or None
+        Refuse a file that needs more.
+    """
 
     labels: str | Sequence[str] | None
     id: str | None
@@ -131,7 +145,22 @@ def _read(path: str | Path, options: Options, labelled: bool) -> Dataset | Examp
 
 
 def located(path: Path) -> Path:
-    """Return the file; in a folder, its table."""
+    """Find the file of a path: in a folder, its table.
+
+    Parameters
+    ----------
+    path : Path
+        A file, or a folder with one of METADATA.
+
+    Returns
+    -------
+    Path
+
+    Raises
+    ------
+    InputError
+        If there is no such file, no single table, or the name is not UTF-8.
+    """
     try:
         str(path).encode()
     except UnicodeEncodeError:

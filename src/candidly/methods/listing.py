@@ -51,7 +51,24 @@ def _shown(settings: dict[str, Any]) -> dict[str, str]:
 
 
 def as_text(found: list[dict[str, Any]], *, whole: bool = False) -> str:
-    """Format descriptions as text for a terminal; `whole`: all of each description."""
+    """Format descriptions as text for a terminal.
+
+    Parameters
+    ----------
+    found : list of dict
+        What `describe` returned.
+    whole : bool, default=False
+        Give all of each description, not only its first line.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> print(as_text(describe("lws")).split("\\n")[-1])
+      settings:       leverage=1
+    """
     return "\n\n".join(_entry(entry, whole) for entry in found)
 
 

@@ -113,7 +113,21 @@ def parse_value(assignment: str, text: str, default: Any) -> Any:
 
 
 def show(value: Any) -> str:
-    """Write a default as a user would type it."""
+    """Write a default as a user would type it.
+
+    Parameters
+    ----------
+    value : object
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> show(Rates(0.1, 0.25)), show(True), show(1e-05)
+    ('0.1,0.25', 'True', '1e-05')
+    """
     if isinstance(value, Rates):
         return f"{value.closed:g},{value.open:g}"
     return f"{value:.4g}" if isinstance(value, float) else str(value)

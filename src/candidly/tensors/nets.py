@@ -21,12 +21,30 @@ from candidly.errors import InputError
 
 
 class Net(nn.Module):
-    """A net of features and a linear head."""
+    """A net of features and a linear head.
+
+    Attributes
+    ----------
+    features : nn.Module
+        Maps inputs (b, ...) to features (b, d).
+    head : nn.Linear
+        Maps features to logits (b, c).
+    """
 
     features: nn.Module
     head: nn.Linear
 
     def forward(self, x: Tensor) -> Tensor:
+        """Compute the logits of a batch.
+
+        Parameters
+        ----------
+        x : tensor (b, ...)
+
+        Returns
+        -------
+        tensor (b, c)
+        """
         return self.head(self.features(x))
 
 
@@ -43,6 +61,12 @@ def embed(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
     features : tensor (b, d)
         The logits, if the model has no features.
     logits : tensor (b, c)
+
+    Examples
+    --------
+    >>> features, logits = embed(MLP((4,), 3, width=8), torch.zeros(2, 4))
+    >>> features.shape, logits.shape
+    (torch.Size([2, 8]), torch.Size([2, 3]))
     """
     if has_features(model):
         features = model.features(x)
@@ -62,6 +86,11 @@ def feature_width(model: nn.Module, n_classes: int) -> int:
     Returns
     -------
     int
+
+    Examples
+    --------
+    >>> feature_width(MLP((4,), 3, width=8), 3), feature_width(nn.Linear(4, 3), 3)
+    (8, 3)
     """
     return model.head.in_features if has_features(model) else n_classes
 
@@ -109,6 +138,11 @@ class Linear(Net):
     shape : sequence of int
         Shape of one input.
     n_classes : int
+
+    Examples
+    --------
+    >>> Linear((4, 4), 3)(torch.zeros(2, 4, 4)).shape
+    torch.Size([2, 3])
     """
 
     def __init__(self, shape: Sequence[int], n_classes: int) -> None:
@@ -127,6 +161,11 @@ class MLP(Net):
     n_classes : int
     width, depth : int
         Width and number of the hidden layers.
+
+    Examples
+    --------
+    >>> MLP((64,), 10, width=32)(torch.zeros(2, 64)).shape
+    torch.Size([2, 10])
     """
 
     def __init__(
@@ -155,6 +194,11 @@ class FastConv(Net):
     n_classes : int
     widths : sequence of int
         Channels of the stages.
+
+    Examples
+    --------
+    >>> FastConv((1, 8, 8), 10)(torch.zeros(2, 1, 8, 8)).shape
+    torch.Size([2, 10])
     """
 
     # Whether the first layer is fixed
@@ -173,7 +217,7 @@ class FastConv(Net):
         self.patches = nn.Conv2d(shape[0], 2 * patches, 2)
         stages: list[nn.Module] = []
         for a, b in itertools.pairwise([2 * patches, *widths]):
-            stages += [*pooled_conv(a, b), nn.ReLU(), *conv_norm(b, b), nn.ReLU()]
+            stages += [*_pooled_conv(a, b), nn.ReLU(), *_conv_norm(b, b), nn.ReLU()]
         ends = (nn.AdaptiveMaxPool2d(1), nn.Flatten())
         self.features = nn.Sequential(self.patches, nn.ReLU(), *stages, *ends)
         self.head = nn.Linear(widths[-1], n_classes)
@@ -220,55 +264,82 @@ def whitening_filters(x: Tensor) -> Tensor:
 
 
 class Residual(nn.Module):
-    """Two 3x3 convolutions around a shortcut."""
+    """Two 3x3 convolutions around a shortcut.
+
+    Parameters
+    ----------
+    a, b : int
+        Channels before and after.
+    stride : int
+        Of the first convolution.
+    """
 
     def __init__(self, a: int, b: int, stride: int) -> None:
         super().__init__()
-        self.body = nn.Sequential(*conv_norm(a, b, stride=stride), nn.ReLU(), *conv_norm(b, b))
+        self.body = nn.Sequential(*_conv_norm(a, b, stride=stride), nn.ReLU(), *_conv_norm(b, b))
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or a != b:
-            self.shortcut = nn.Sequential(*conv_norm(a, b, stride=stride, size=1))
+            self.shortcut = nn.Sequential(*_conv_norm(a, b, stride=stride, size=1))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Compute the outputs of a batch.
+
+        Parameters
+        ----------
+        x : tensor (n, a, h, w)
+
+        Returns
+        -------
+        tensor (n, b, ceil(h / stride), ceil(w / stride))
+        """
         return torch.relu(self.body(x) + self.shortcut(x))
 
 
 class ResNet18(Net):
     """The paper's network: ResNet-18 for 32 px, with a 3x3 stem of stride 1 and no max-pool.
 
-    It has 11.17 million parameters for 10 classes.
-
     Parameters
     ----------
     shape : sequence of int
         (channels, height, width) of one image.
     n_classes : int
+
+    Examples
+    --------
+    >>> sum(p.numel() for p in ResNet18((3, 32, 32), 10).parameters())
+    11173962
     """
 
     def __init__(self, shape: Sequence[int], n_classes: int) -> None:
         super().__init__()
         plan = [(64, 64, 1), (64, 64, 1), (64, 128, 2), (128, 128, 1)]
         plan += [(128, 256, 2), (256, 256, 1), (256, 512, 2), (512, 512, 1)]
-        stem = (*conv_norm(shape[0], 64), nn.ReLU())
+        stem = (*_conv_norm(shape[0], 64), nn.ReLU())
         blocks = (Residual(*p) for p in plan)
         self.features = nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten())
         self.head = nn.Linear(512, n_classes)
         kaiming(self)
 
 
-def conv_norm(a: int, b: int, *, stride: int = 1, size: int = 3) -> tuple[nn.Module, nn.Module]:
+def _conv_norm(a: int, b: int, *, stride: int = 1, size: int = 3) -> tuple[nn.Module, nn.Module]:
     """Make a convolution from a to b channels, and its batch norm."""
     return nn.Conv2d(a, b, size, stride, padding=size // 2, bias=False), nn.BatchNorm2d(b)
 
 
-def pooled_conv(a: int, b: int) -> tuple[nn.Module, nn.Module, nn.Module]:
+def _pooled_conv(a: int, b: int) -> tuple[nn.Module, nn.Module, nn.Module]:
     """Make a convolution from a to b channels, a max-pool, and a batch norm."""
-    convolution, norm = conv_norm(a, b)
+    convolution, norm = _conv_norm(a, b)
     return convolution, nn.MaxPool2d(2, ceil_mode=True), norm
 
 
 def kaiming(net: nn.Module) -> None:
-    """Initialise all convolutions by Kaiming's law, fan-out."""
+    """Initialise all convolutions by Kaiming's law, fan-out.
+
+    Parameters
+    ----------
+    net : nn.Module
+        Changed in place.
+    """
     for module in net.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

@@ -55,12 +55,46 @@ def find_device(name: str) -> torch.device:
 
 
 def as_sets(candidates: Any) -> CandidateSets:
-    """Give candidate sets as they are, or make them."""
+    """Give candidate sets as they are, or make them.
+
+    Parameters
+    ----------
+    candidates : CandidateSets or whatever makes one
+
+    Returns
+    -------
+    CandidateSets
+
+    Examples
+    --------
+    >>> len(as_sets([["cat", "dog"], ["dog"]]))
+    2
+    """
     return candidates if isinstance(candidates, CandidateSets) else CandidateSets(candidates)
 
 
 def as_method(method: Method | str) -> Method:
-    """Give a method as it is, or make one by name, with its default settings."""
+    """Give a method as it is, or make one by name.
+
+    Parameters
+    ----------
+    method : Method or str
+        A name in `METHODS` gives the method its default settings.
+
+    Returns
+    -------
+    Method
+
+    Raises
+    ------
+    InputError
+        If it is neither, or the name is unknown.
+
+    Examples
+    --------
+    >>> type(as_method("cc")).__name__
+    'CC'
+    """
     from candidly.methods.settings import make_method
 
     if isinstance(method, str):
@@ -73,7 +107,20 @@ def as_method(method: Method | str) -> Method:
 
 
 def check_lengths(n: int, sets: CandidateSets, truth: Truth | None) -> None:
-    """Check that there are as many candidate sets and true kinds as rows."""
+    """Check that there are as many candidate sets and true kinds as rows.
+
+    Parameters
+    ----------
+    n : int
+        Number of rows.
+    sets : CandidateSets
+    truth : Truth or None
+
+    Raises
+    ------
+    InputError
+        If there are not.
+    """
     if n != len(sets):
         raise InputError(f"X has {n} rows, but there are {len(sets)} candidate sets.")
     if truth is not None and len(truth.kinds) != n:
@@ -83,7 +130,25 @@ def check_lengths(n: int, sets: CandidateSets, truth: Truth | None) -> None:
 
 
 def check_labels(X: Any, y: Any, n_classes: int) -> np.ndarray:
-    """Give test labels as class indices, after a check."""
+    """Give test labels as class indices, after a check.
+
+    Parameters
+    ----------
+    X : sequence of length n
+        The test inputs.
+    y : int array of shape (n,)
+        Class indices.
+    n_classes : int
+
+    Returns
+    -------
+    int array of shape (n,)
+
+    Raises
+    ------
+    InputError
+        If they are not one index of a class per row.
+    """
     labels = np.asarray(y)
     if labels.shape != (len(X),) or labels.dtype.kind not in "iu":
         raise InputError(
@@ -98,7 +163,20 @@ def check_labels(X: Any, y: Any, n_classes: int) -> np.ndarray:
 
 
 def check_model(model: nn.Module, views: Views, n_classes: int) -> None:
-    """Check that a model returns one logit per class, by a pass over two examples."""
+    """Check that a model returns one logit per class, by a pass over two examples.
+
+    Parameters
+    ----------
+    model : nn.Module
+    views : Views
+        The training inputs.
+    n_classes : int
+
+    Raises
+    ------
+    InputError
+        If it does not.
+    """
     index = torch.arange(min(2, len(views)))
     with evaluating(model):
         logits = as_logits(model(views(index, "plain")), len(index))
@@ -110,7 +188,22 @@ def check_model(model: nn.Module, views: Views, n_classes: int) -> None:
 
 
 def check_outputs(model: nn.Module, views: Views, scheme: Scheme) -> None:
-    """Refuse a model whose last steps diverged while the mean loss of the epoch was finite."""
+    """Refuse a model whose last steps diverged while the mean loss of the epoch was finite.
+
+    Parameters
+    ----------
+    model : nn.Module
+        After training.
+    views : Views
+        The training inputs; a part of them is checked.
+    scheme : Scheme
+        Of the training, for the advice.
+
+    Raises
+    ------
+    TrainingError
+        If an output is not finite.
+    """
     some = torch.arange(0, len(views), max(1, len(views) // CHECKED_OUTPUTS))
     with evaluating(model):
         row = first_undefined(model(views(some, "plain")))
@@ -119,6 +212,17 @@ def check_outputs(model: nn.Module, views: Views, scheme: Scheme) -> None:
 
 
 def advice(scheme: Scheme) -> str:
-    """Say what to do about a training that diverged."""
+    """Say what to do about a training that diverged.
+
+    Parameters
+    ----------
+    scheme : Scheme
+        Of the training.
+
+    Returns
+    -------
+    str
+        The end of an error message.
+    """
     extremes = "look for extreme values in the inputs and the settings"
     return f"training diverged. Try an lr below {scheme.lr:g}, or {extremes}."

@@ -185,11 +185,32 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
     # ---- parameters
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return all parameters, and those settings of the method that were given."""
+        """Return all parameters, and those settings of the method that were given.
+
+        Parameters
+        ----------
+        deep : bool, default=True
+            As in scikit-learn.
+
+        Returns
+        -------
+        dict
+        """
         return {**super().get_params(deep), **self._settings}
 
     def set_params(self, **params: Any) -> PartialLabelClassifier:
-        """Set parameters, and settings of the method, by name."""
+        """Set parameters, and settings of the method.
+
+        Parameters
+        ----------
+        **params
+            Values by name.
+
+        Returns
+        -------
+        PartialLabelClassifier
+            Itself.
+        """
         own = self._get_param_names()
         super().set_params(**{name: value for name, value in params.items() if name in own})
         settings = {name: value for name, value in params.items() if name not in own}
@@ -500,9 +521,22 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         return float(thresholds[math.floor(reject * (len(known) + 1))])
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the share of rows whose predicted label is in the set of `y`.
+        """Compute the share of rows whose predicted label is in the set of `y`.
 
         With one true label per row this is accuracy.
+
+        Parameters
+        ----------
+        X : array of shape (n, d), or images
+            See the notes of the class.
+        y : CandidateSets or whatever makes one
+            The candidate labels, or the true label, of each row.
+        sample_weight : array of shape (n,), optional
+            Weights of the rows.
+
+        Returns
+        -------
+        float
         """
         check_is_fitted(self, "predictor_")
         sets = read_candidates(y, self.classes_)
@@ -528,7 +562,13 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
             self.write(run)
 
     def write(self, run: Run) -> None:
-        """Save into a RUN folder that `candidly.storage.store.writing` has opened."""
+        """Save into an open RUN folder.
+
+        Parameters
+        ----------
+        run : Run
+            What `candidly.storage.store.writing` has opened.
+        """
         shape = self.predictor_.shape
         groups = {} if self.selection_ is None else self.selection_._asdict()
         net = {"name": self._net_name(shape), "shape": list(shape), "n_classes": len(self.classes_)}
@@ -583,7 +623,26 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
 def read_candidates(y: Any, columns: Any = None) -> CandidateSets:
     """Read candidate sets in any form that `CandidateSets` takes.
 
-    `columns` are the classes of a matrix that does not name them.
+    Parameters
+    ----------
+    y : CandidateSets or whatever makes one
+    columns : sequence, optional
+        Classes of a matrix that does not name them.
+
+    Returns
+    -------
+    CandidateSets
+
+    Raises
+    ------
+    InputError
+        If `y` is None, or holds fractions.
+
+    Examples
+    --------
+    >>> sets = read_candidates(np.array([[1, 1], [0, 1]]), ["cat", "dog"])
+    >>> sets[0], sets[1]
+    (('cat', 'dog'), ('dog',))
     """
     if y is None:
         raise InputError(
@@ -617,7 +676,20 @@ def _refuse_fractions(y: np.ndarray) -> None:
 
 
 def check_folds(cv: Any, n: int) -> None:
-    """Refuse a number of folds that leaves one without a row."""
+    """Refuse a number of folds that leaves one without a row.
+
+    Parameters
+    ----------
+    cv : int
+        Number of folds, at least 2.
+    n : int
+        Number of rows.
+
+    Raises
+    ------
+    InputError
+        If `cv` is not a whole number from 2 to n.
+    """
     if n < whole(cv, "cv", 2):
         raise InputError(f"cv={cv}: expected at most {n}, the number of rows.")
 
@@ -627,6 +699,26 @@ def split(sets: CandidateSets, k: int, seed: int) -> np.ndarray:
 
     Rows are dealt out in turn, ordered by their rarest candidate and the size of their set: each
     fold gets its share of every class, of the certain rows and of the vague ones.
+
+    Parameters
+    ----------
+    sets : CandidateSets
+        The candidates of n rows.
+    k : int
+        Number of folds.
+    seed : int
+        Decides the order of rows that are alike.
+
+    Returns
+    -------
+    int array of shape (n,)
+        The fold of each row, 0 to k - 1.
+
+    Examples
+    --------
+    >>> fold = split(CandidateSets([["a"], ["a"], ["b"], ["b"]]), 2, seed=0)
+    >>> sorted(fold[:2].tolist()), sorted(fold[2:].tolist())
+    ([0, 1], [0, 1])
     """
     counts = np.bincount(sets.indices, minlength=sets.n_classes)
     rank = counts.argsort(kind="stable").argsort(kind="stable")

@@ -40,7 +40,13 @@ PREPARED = 2000
 
 
 class Step(nn.Module):
-    """Model and method as one module, so that optimizer and checkpoint see the state of both."""
+    """Model and method as one module, so that optimizer and checkpoint see the state of both.
+
+    Parameters
+    ----------
+    model : nn.Module
+    method : Method
+    """
 
     def __init__(self, model: nn.Module, method: Method) -> None:
         super().__init__()
@@ -48,13 +54,41 @@ class Step(nn.Module):
         self.method = method
 
     def forward(self, batch: Batch) -> Tensor:
+        """Compute the loss of each example of a batch, (b,)."""
         return self.method.loss(self.model, batch)
 
 
 class Trainer:
     """One training: data, model, method and optimizer on a device.
 
-    The randomness of an epoch depends on (seed, epoch) alone. The parameters are those of `fit`.
+    The randomness of an epoch depends on (seed, epoch) alone.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Maps a batch of inputs to logits (n, c). It is moved to the device of the views.
+    views : Views
+        The training inputs.
+    sets : CandidateSets
+        Their candidates.
+    method : Method
+    scheme : Scheme
+    seed : int, default=0
+        Decides all randomness.
+    test : (inputs, class indices), optional
+        Only for the metrics.
+    truth : Truth, optional
+        Only for the metrics.
+    run : Run, optional
+        An open run folder for metrics and checkpoints.
+
+    Attributes
+    ----------
+    history : list of dict
+        One row of metrics per finished epoch.
+    device : torch.device
+    meter : FlopMeter
+        Counts the floating-point operations.
     """
 
     def __init__(
@@ -103,7 +137,12 @@ class Trainer:
             self.recorder = Recorder(model)
 
     def set_up(self, candidates: Tensor) -> None:
-        """Set up the method, and make an optimizer for model and method."""
+        """Set up the method, and make an optimizer for model and method.
+
+        Parameters
+        ----------
+        candidates : bool tensor (n, c)
+        """
         self.method.epochs = self.scheme.epochs
         with seeded(self.seed, 0, self.rng):
             self.method.setup(self.model, candidates, self.rng)
@@ -122,7 +161,18 @@ class Trainer:
         )
 
     def epoch(self, epoch: int) -> dict[str, Any]:
-        """Train one epoch; return its row of metrics, and store it."""
+        """Train one epoch, and store its metrics.
+
+        Parameters
+        ----------
+        epoch : int
+            Number of finished epochs.
+
+        Returns
+        -------
+        dict
+            Its row of metrics.
+        """
         began = time.perf_counter()
         with seeded(self.seed, epoch + 1, self.rng):
             self.method.epoch_start(epoch, self.predict_all)
@@ -144,7 +194,18 @@ class Trainer:
         return row
 
     def train(self, epoch: int) -> float:
-        """Make one pass over the training examples; return the mean loss."""
+        """Make one pass over the training examples.
+
+        Parameters
+        ----------
+        epoch : int
+            Number of finished epochs.
+
+        Returns
+        -------
+        float
+            The mean loss.
+        """
         self.step.train()
         total = torch.zeros((), device=self.device)
         order = torch.randperm(len(self.views), generator=self.rng)
@@ -164,14 +225,32 @@ class Trainer:
         return self.end_of_pass(total, mine, epoch)
 
     def record(self, index: Tensor, outputs: Tensor) -> None:
-        """Store the outputs of some rows."""
+        """Store the outputs of some rows.
+
+        Parameters
+        ----------
+        index : integer tensor (b,)
+        outputs : tensor (b, c)
+        """
         if self.recorded is None:
             shape = self.candidates.shape
             self.recorded = torch.zeros(shape, dtype=state_dtype(shape), device=self.device)
         self.recorded[index] = outputs.to(self.recorded.dtype)
 
     def update(self, batch: Batch, size: int) -> Tensor:
-        """Make one step on this process's part of a global batch; return the sum of its losses."""
+        """Make one step on this process's part of a global batch.
+
+        Parameters
+        ----------
+        batch : Batch
+        size : int
+            Size of the global batch.
+
+        Returns
+        -------
+        tensor ()
+            Sum of the losses of this part.
+        """
         losses = self.step(batch).sum()
         self.optimizer.zero_grad()
         (losses / size).backward()
@@ -181,6 +260,11 @@ class Trainer:
 
     def batches(self, order: Tensor) -> Iterator[tuple[Batch, int, float]]:
         """Give the batches of a pass, one by one.
+
+        Parameters
+        ----------
+        order : integer tensor (n,)
+            The rows in the order of the pass.
 
         Yields
         ------
@@ -199,7 +283,18 @@ class Trainer:
                 yield self.batch(index, views), len(index), done
 
     def make_views(self, indices: list[Tensor]) -> Iterator[tuple[Tensor, ...]]:
-        """Make the views of some global batches together: small ones are mostly overhead."""
+        """Make the views of some global batches together: small ones are mostly overhead.
+
+        Parameters
+        ----------
+        indices : list of integer tensors
+            The rows of each global batch.
+
+        Returns
+        -------
+        iterator of tuples of tensors
+            For each batch, the views of this process's part.
+        """
         rows = torch.arange(sum(map(len, indices))).split([len(index) for index in indices])
         parts = [part[distributed.local_part(len(part))] for part in rows]
         mine = slice(None) if distributed.world() == 1 else torch.cat(parts)
@@ -208,7 +303,19 @@ class Trainer:
         return zip(*(view.split([len(part) for part in parts]) for view in views), strict=True)
 
     def batch(self, index: Tensor, views: tuple[Tensor, ...]) -> Batch:
-        """Make the part of a global batch that belongs to this process."""
+        """Make the part of a global batch that belongs to this process.
+
+        Parameters
+        ----------
+        index : integer tensor
+            The rows of the global batch.
+        views : tuple of tensors
+            The views of this process's part.
+
+        Returns
+        -------
+        Batch
+        """
         part = distributed.local_part(len(index))
         rows = index[part].to(self.device)
 
@@ -218,7 +325,27 @@ class Trainer:
         return Batch(rows, views, self.candidates[rows], uniform)
 
     def end_of_pass(self, total: Tensor, mine: Tensor, epoch: int) -> float:
-        """Exchange results between processes; return the mean loss."""
+        """Exchange results between processes.
+
+        Parameters
+        ----------
+        total : tensor ()
+            Sum of the losses that this process computed.
+        mine : bool tensor (n,)
+            The rows that it saw.
+        epoch : int
+            Number of finished epochs, for the message.
+
+        Returns
+        -------
+        float
+            The mean loss.
+
+        Raises
+        ------
+        TrainingError
+            If it is not finite.
+        """
         if distributed.world() > 1:
             dist.all_reduce(total)
             if self.recorded is not None:
@@ -234,6 +361,15 @@ class Trainer:
         """Give the logits of all training examples: recorded in the last pass, or by another pass.
 
         The next pass overwrites what is recorded: a method copies what it needs later.
+
+        Returns
+        -------
+        tensor (n, c)
+
+        Raises
+        ------
+        TrainingError
+            If outputs of another pass are not finite.
         """
         if self.recorded is not None:
             return self.recorded
@@ -254,7 +390,13 @@ class Trainer:
         self.run.save_checkpoint(state, epochs=self.history[-1]["epoch"], flops=meter)
 
     def resume(self) -> int:
-        """Load a checkpoint, if there is one; return the number of finished epochs."""
+        """Load a checkpoint, if there is one.
+
+        Returns
+        -------
+        int
+            Number of finished epochs.
+        """
         if self.run is None:
             return 0
         self.run.claim(**self.facts())
@@ -270,7 +412,13 @@ class Trainer:
         return notes["epochs"]
 
     def facts(self) -> dict[str, Any]:
-        """Collect what decides the result of this training."""
+        """Collect what decides the result of this training.
+
+        Returns
+        -------
+        dict
+            Scheme, seed, method, settings, and hashes of the data and of the first weights.
+        """
         data = self.views.data
         stored = data.sources() if isinstance(data, MappedRows) else (data.cpu().numpy(),)
         moments = (self.views.mean.cpu().numpy(), self.views.std.cpu().numpy())
@@ -292,7 +440,12 @@ class Trainer:
             self.bfloat16.close()
 
     def interruption_message(self) -> str:
-        """Say where the training stopped, what was saved, and how to resume."""
+        """Say where the training stopped, what was saved, and how to resume.
+
+        Returns
+        -------
+        str
+        """
         stopped = f"stopped in epoch {len(self.history) + 1} of {self.scheme.epochs}"
         if self.run is None:
             return f"{stopped}; nothing was saved, because no run folder was given."
@@ -303,7 +456,13 @@ class Trainer:
 
 
 class Recorder:
-    """A hook that stores the logits of the first forward pass of each step."""
+    """A hook that stores the logits of the first forward pass of each step.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Only passes in training mode are stored.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         self.first: Tensor | None = None
@@ -314,7 +473,13 @@ class Recorder:
             self.first = output.detach()
 
     def take(self) -> Tensor | None:
-        """Give the stored logits, once."""
+        """Give the stored logits, once.
+
+        Returns
+        -------
+        tensor (b, c) or None
+            None if nothing was stored since the last call.
+        """
         first = self.first
         self.first = None
         return first

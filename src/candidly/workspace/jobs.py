@@ -28,10 +28,11 @@ from candidly.data.export import joined, write_csv, write_sets
 from candidly.data.files import located
 from candidly.data.guard import memory_limit
 from candidly.errors import InputError, Interrupted, MissingColumnError
-from candidly.report.build import without_rows, write_report
+from candidly.report.build import FINDINGS, without_rows, write_report
 from candidly.report.previews import preview_notes, previews
 from candidly.sets import CandidateSets
 from candidly.storage.atomic import file_hash, write_atomically
+from candidly.storage.integrity import NOTE
 from candidly.storage.store import Run, read_json, verify, write_json, writing
 
 if TYPE_CHECKING:
@@ -39,9 +40,7 @@ if TYPE_CHECKING:
 
     from candidly.training.estimator import PartialLabelClassifier
 
-FINDINGS = "findings.json"
 AUDIT = "audit.parquet"
-NOTE = "run.json"
 INPUTS = ("images", "text", "features")  # options that name them
 DIGITS = 6  # of the numbers in audit.csv
 
@@ -373,7 +372,8 @@ def _reader_of(note: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     Ids are read from the same column if it was named in training; so are annotators, whose rows
     of one example belong together.
     """
-    asked, resolved = note["config"]["reader"], note["source"]["options"]
+    asked = note["config"]["reader"]
+    resolved = note["source"]["options"]
     inputs = {kind: given.get(kind) for kind in INPUTS}
     if not any(inputs.values()):
         inputs = {kind: resolved[kind] or None for kind in INPUTS}

@@ -163,7 +163,8 @@ def _answer(request: dict[str, Any]) -> None:
     try:
         answer, found = _carry_out(request, given)
     except Exception as error:  # on damaged files SciPy raises almost anything
-        answer, found = {"error": str(error) or type(error).__name__}, {}
+        answer = {"error": str(error) or type(error).__name__}
+        found = {}
     sys.stdout.buffer.write(json.dumps(answer).encode() + b"\n")
     _send(sys.stdout.buffer, found)
     sys.stdout.buffer.flush()
