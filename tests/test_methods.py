@@ -12,10 +12,12 @@ import torch
 import torch.nn.functional as F
 from recipes import RECIPES
 
+from candidly.errors import InputError
 from candidly.losses import cc
 from candidly.methods import METHODS, Method
 from candidly.methods.base import defaults, forward_views
 from candidly.methods.registry import GROUP, add_methods
+from candidly.methods.settings import parse_settings
 from candidly.sets import CandidateSets
 from candidly.tensors.nets import build_net
 
@@ -132,6 +134,41 @@ def test_a_method_without_anything_declares_nothing():
         None,
     )
     assert (method.warming, method.row_names, method.views) == (False, (), None)
+
+
+class Various(Tempered):
+    """Settings of types that text can be read as, and of others."""
+
+    def __init__(
+        self,
+        *,
+        count=3,
+        share=0.5,
+        mode="soft",
+        sharp=False,
+        limit=None,
+        sizes=(1, 2),
+        weights=[1.0],  # noqa: B006
+        names={},  # noqa: B006
+    ):
+        super().__init__()
+
+
+def test_only_text_that_can_be_read_as_the_type_of_the_default_is_set(monkeypatch):
+    monkeypatch.setitem(METHODS, "various", Various)
+    given = ["count=4", "share=1", "mode=(1, 2)", "sharp=on"]
+    parsed = parse_settings("various", given)
+    assert parsed == {"count": 4, "share": 1.0, "mode": "(1, 2)", "sharp": True}
+    assert isinstance(parsed["share"], float)
+    for name, text, default in [
+        ("limit", "3", "None"),
+        ("sizes", "3,4", r"\(1, 2\)"),
+        ("weights", "3", r"\[1\.0\]"),
+        ("names", "a", r"\{\}"),
+    ]:
+        expected = rf"--set {name}={text}: its default is {default},.*Set it in Python"
+        with pytest.raises(InputError, match=expected):
+            parse_settings("various", [f"{name}={text}"])
 
 
 @pytest.mark.parametrize(

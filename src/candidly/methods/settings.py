@@ -11,6 +11,8 @@ from candidly.kinds import Rates
 from candidly.methods import METHODS
 from candidly.methods.base import Method, defaults
 
+# Types that are made from text
+SCALARS = (bool, int, float, str)
 WORDS = {
     "true": True,
     "yes": True,
@@ -72,6 +74,12 @@ def parse_settings(name: str, assignments: Iterable[str]) -> dict[str, Any]:
     -------
     dict
 
+    Raises
+    ------
+    InputError
+        If a name is unknown, a value has another type, or the default is not a number, text, a
+        bool or `Rates`, so that text cannot be read as its type.
+
     Examples
     --------
     >>> parse_settings("ooc", ["alpha=0.5", "overlap=no"])
@@ -93,6 +101,12 @@ def parse_settings(name: str, assignments: Iterable[str]) -> dict[str, Any]:
 
 def parse_value(assignment: str, text: str, default: Any) -> Any:
     """Parse a text as a value of the type of `default`; errors quote the assignment."""
+    if not isinstance(default, (*SCALARS, Rates)):
+        raise InputError(
+            f"--set {assignment}: its default is {default!r}, so that text cannot be read as its "
+            "type; --set serves defaults of type bool, int, float, str and Rates. Set it in "
+            "Python: PartialLabelClassifier(method, name=value)."
+        )
     try:
         if isinstance(default, bool):
             return WORDS[text.lower()]
