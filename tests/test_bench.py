@@ -17,6 +17,9 @@ from candidly.bench.results import export, folder_results, load_results
 from candidly.bench.runner import run_jobs
 from candidly.bench.scales import SCALES
 from candidly.errors import InputError, TrainingError
+from candidly.methods import METHODS
+from candidly.methods.cc import CC
+from candidly.methods.ooc import OOC
 from candidly.storage.store import LOCK, partial_folder, verify, writing
 
 TINY = dataclasses.replace(SCALES["digits"], name="tiny", changes={"epochs": 3}, seeds=1)
@@ -67,6 +70,38 @@ def test_a_key_changes_with_whatever_decides_the_result_and_with_nothing_else():
         job, row=dataclasses.replace(job.row, settings={"temperature": 0.25})
     )
     assert len({job.key, longer.key, sharper.key, dataclasses.replace(job, seed=1).key}) == 4
+
+
+class BareOOC(OOC):
+    """`ooc` with one of its settings."""
+
+    def __init__(self, *, warmup=0.2):
+        super().__init__(warmup=warmup)
+
+
+class Alpha(CC):
+    """A method whose `alpha` has nothing to do with that of `ooc`."""
+
+    def __init__(self, *, alpha=0.7):
+        super().__init__()
+
+
+def test_settings_of_the_scale_are_for_ooc_and_subclasses_that_accept_them(monkeypatch):
+    monkeypatch.setitem(METHODS, "bare", BareOOC)
+    monkeypatch.setitem(METHODS, "alpha", Alpha)
+    cell = Cell("svhn", 0.5, 0.2, 0.4)
+    settings = {
+        name: Job(SCALES["paper"], cell, Row(name, name), 0).settings
+        for name in ("ooc", "bare", "alpha")
+    }
+    assert settings["ooc"] == {"rates": "true", "warmup": 50, "window": 20, "alpha": 0.1}
+    assert settings["bare"] == {"warmup": 50}
+    assert settings["alpha"] == {}
+
+
+def test_a_subclass_of_ooc_with_few_settings_runs(monkeypatch, tmp_path):
+    monkeypatch.setitem(METHODS, "bare", BareOOC)
+    assert run_jobs(jobs(rows=["bare"]), tmp_path, None) == {}
 
 
 def test_patterns_choose_rows_and_cells_and_wrong_ones_are_refused():

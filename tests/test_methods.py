@@ -17,9 +17,10 @@ from candidly.losses import cc
 from candidly.methods import METHODS, Method
 from candidly.methods.base import defaults, forward_views
 from candidly.methods.registry import GROUP, add_methods
-from candidly.methods.settings import parse_settings
+from candidly.methods.settings import make_method, parse_settings
 from candidly.sets import CandidateSets
 from candidly.tensors.nets import build_net
+from candidly.training.estimator import PartialLabelClassifier
 
 LAWS = [
     laws.law_finite_and_differentiable,
@@ -134,6 +135,43 @@ def test_a_method_without_anything_declares_nothing():
         None,
     )
     assert (method.warming, method.row_names, method.views) == (False, (), None)
+
+
+class Bare(METHODS["ooc"]):
+    """`ooc` without its settings, but with its presets."""
+
+    def __init__(self):
+        super().__init__()
+
+
+def test_a_preset_that_a_subclass_does_not_accept_is_refused(monkeypatch):
+    monkeypatch.setitem(METHODS, "bare", Bare)
+    message = "preset 'robust' of bare .* not accept: overlap, open_score.*Bare pass \\*\\*settings"
+    with pytest.raises(InputError, match=message):
+        make_method("bare", "robust")
+    model = PartialLabelClassifier("bare", epochs=1, calibrate=0)
+    X, y = [[0.0], [1.0]] * 10, ["a", "b"] * 10
+    with pytest.raises(InputError, match=message):
+        model.fit(X, y)
+    assert model.set_params(preset=None).fit(X, y).predict(X).shape == (20,)
+
+
+class Positional(Tempered):
+    """Settings that may also be given by position."""
+
+    def __init__(self, start=2.0, stop=1.0, **settings):
+        super().__init__(start=start, **settings)
+        self.stop = stop
+
+
+def test_settings_may_be_positional():
+    assert defaults(Positional) == {"start": 2.0, "stop": 1.0}
+    assert Positional().settings == {"start": 2.0, "stop": 1.0}
+    method = Positional(3.0, stop=0.5)
+    assert method.settings == {"start": 3.0, "stop": 0.5}
+    assert (method.start, method.stop) == (3.0, 0.5)
+    with pytest.raises(TypeError, match="positional"):
+        Positional(3.0, 0.5, 1.0)
 
 
 class Various(Tempered):

@@ -92,7 +92,11 @@ class Method(nn.Module, ABC):
 
     def __new__(cls, *args: Any, **settings: Any) -> Method:
         method = super().__new__(cls)
-        method.__dict__["settings"] = {**defaults(cls), **settings}
+        known = defaults(cls)
+        # `__init__` refuses too many arguments.
+        positional = zip(_positional_names(cls), args, strict=False)
+        given = {name: value for name, value in positional if name in known}
+        method.__dict__["settings"] = {**known, **given, **settings}
         return method
 
     def rows(self, name: str, initial: Tensor) -> None:
@@ -115,7 +119,8 @@ def defaults(method: type[Method]) -> dict[str, Any]:
     Returns
     -------
     dict
-        Settings of the parent class are included if `__init__` accepts `**settings`.
+        All arguments of `__init__` that have a default and a name. Settings of the parent class
+        are included if `__init__` accepts `**settings`.
 
     Examples
     --------
@@ -128,10 +133,17 @@ def defaults(method: type[Method]) -> dict[str, Any]:
         if "__init__" not in vars(cls):
             continue
         parameters = inspect.signature(vars(cls)["__init__"]).parameters.values()
-        found = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY} | found
+        named = (p for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD))
+        found = {p.name: p.default for p in named if p.default is not p.empty} | found
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
             break
     return found
+
+
+def _positional_names(method: type[Method]) -> list[str]:
+    """List the names of the arguments that `__init__` accepts by position, without `self`."""
+    _, *parameters = inspect.signature(method.__init__).parameters.values()
+    return [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
 
 
 def state_dtype(shape: Sequence[int]) -> torch.dtype:

@@ -46,7 +46,8 @@ def make_method(
     Raises
     ------
     InputError
-        If a name is unknown; the message suggests the closest one.
+        If a name is unknown; the message suggests the closest one. If the method does not accept
+        the settings of the preset, as a subclass may that does not pass `**settings` on.
 
     Examples
     --------
@@ -54,9 +55,18 @@ def make_method(
     'doubt'
     """
     cls = METHODS[one_of(name, METHODS, "method")]
-    chosen = dict(cls.PRESETS[one_of(preset, cls.PRESETS, f"preset of {name}")]) if preset else {}
+    allowed = defaults(cls)
+    chosen: dict[str, Any] = {}
+    if preset:
+        chosen = cls.PRESETS[one_of(preset, cls.PRESETS, f"preset of {name}")]
+    if refused := [key for key in chosen if key not in allowed]:
+        raise InputError(
+            f"the preset {preset!r} of {name} has settings that {name} does not accept: "
+            f"{', '.join(refused)}. Use no preset, or let {cls.__name__} pass **settings on to its "
+            "parent, or declare PRESETS of its own."
+        )
     for key in settings or {}:
-        one_of(key, defaults(cls), f"setting of {name}")
+        one_of(key, allowed, f"setting of {name}")
     return cls(**{**chosen, **(settings or {})})
 
 
