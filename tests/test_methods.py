@@ -15,7 +15,7 @@ from recipes import RECIPES
 from candidly.errors import InputError
 from candidly.losses import cc
 from candidly.methods import METHODS, Method
-from candidly.methods.base import defaults, forward_views
+from candidly.methods.base import RESERVED, check_settings, defaults, forward_views
 from candidly.methods.registry import GROUP, add_methods
 from candidly.methods.settings import make_method, parse_settings
 from candidly.sets import CandidateSets
@@ -209,6 +209,26 @@ def test_only_text_that_can_be_read_as_the_type_of_the_default_is_set(monkeypatc
             parse_settings("various", [f"{name}={text}"])
 
 
+class Colliding(Tempered):
+    """Settings that the classifier would not pass on."""
+
+    def __init__(self, *, lr=0.1, epochs=3, rates="auto"):
+        super().__init__()
+
+
+class Demanding(Tempered):
+    """A setting without a default."""
+
+    def __init__(self, *, strength, start=2.0):
+        super().__init__(start=start)
+
+
+def test_reserved_names_are_the_parameters_of_the_classifier():
+    assert RESERVED | {"rates"} == set(PartialLabelClassifier._get_param_names())
+    for cls in METHODS.values():
+        check_settings(cls)
+
+
 @pytest.mark.parametrize(
     ("point", "reason"),
     [
@@ -220,6 +240,14 @@ def test_only_text_that_can_be_read_as_the_type_of_the_default_is_set(monkeypatc
         (
             EntryPoint("odd", "math:pi", GROUP),
             "3.14.* is not a subclass of candidly.methods.Method",
+        ),
+        (
+            EntryPoint("colliding", f"{__name__}:Colliding", GROUP),
+            "its settings epochs, lr are parameters of PartialLabelClassifier",
+        ),
+        (
+            EntryPoint("demanding", f"{__name__}:Demanding", GROUP),
+            "its settings strength have no default",
         ),
     ],
 )

@@ -23,6 +23,25 @@ from candidly.tensors.bits import Bits
 
 # Entries beyond which per-example state is stored in half precision
 HALF_BEYOND = 1 << 28
+# Parameters of PartialLabelClassifier. A setting of the same name would never reach the method,
+# except `rates`, which the classifier passes on.
+RESERVED = frozenset(
+    {
+        "method",
+        "preset",
+        "net",
+        "scheme",
+        "epochs",
+        "batch_size",
+        "lr",
+        "weight_decay",
+        "calibrate",
+        "unknown_label",
+        "random_state",
+        "device",
+        "verbose",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -138,6 +157,35 @@ def defaults(method: type[Method]) -> dict[str, Any]:
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
             break
     return found
+
+
+def check_settings(method: type[Method]) -> None:
+    """Check that users can give all settings of a method by name, and need not give any.
+
+    Parameters
+    ----------
+    method : subclass of Method
+
+    Raises
+    ------
+    ValueError
+        If a setting has the name of a parameter of `PartialLabelClassifier`, or no default.
+
+    Examples
+    --------
+    >>> from candidly.methods import METHODS
+    >>> check_settings(METHODS["lws"])
+    """
+    if taken := sorted(RESERVED & defaults(method).keys()):
+        raise ValueError(
+            f"its settings {', '.join(taken)} are parameters of PartialLabelClassifier; choose "
+            "other names"
+        )
+    _, *parameters = inspect.signature(method.__init__).parameters.values()
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    required = [p.name for p in parameters if p.default is p.empty and p.kind not in several]
+    if required:
+        raise ValueError(f"its settings {', '.join(required)} have no default")
 
 
 def _positional_names(method: type[Method]) -> list[str]:
