@@ -128,12 +128,11 @@ def test_a_subclass_has_the_settings_of_its_parent():
 
 def test_a_method_without_anything_declares_nothing():
     method = Tempered()
-    assert (method.selection, method.scores, method.rates, method.candidates) == (
-        None,
-        None,
-        None,
-        None,
-    )
+    assert method.selection is None
+    assert method.scores is None
+    assert method.ensemble_logits is None
+    assert method.rates is None
+    assert method.candidates is None
     assert (method.warming, method.row_names, method.views) == (False, (), None)
 
 

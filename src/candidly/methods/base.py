@@ -101,6 +101,11 @@ class Method(nn.Module, ABC):
         return None
 
     @property
+    def ensemble_logits(self) -> Tensor | None:
+        """The averaged logits (n, c) behind the selection, if there are any; for figures."""
+        return None
+
+    @property
     def rates(self) -> Rates | None:
         """The shares of closed-set and open-set examples in use, if the method has any."""
         return None
