@@ -17,6 +17,10 @@ from candidly.bench.results import export, folder_results, load_results
 from candidly.bench.runner import run_jobs
 from candidly.bench.scales import SCALES
 from candidly.errors import InputError, TrainingError
+from candidly.kinds import Selection
+from candidly.methods import METHODS
+from candidly.methods.cc import CC
+from candidly.methods.ooc import OOC
 from candidly.storage.store import LOCK, partial_folder, verify, writing
 
 TINY = dataclasses.replace(SCALES["digits"], name="tiny", changes={"epochs": 3}, seeds=1)
@@ -67,6 +71,68 @@ def test_a_key_changes_with_whatever_decides_the_result_and_with_nothing_else():
         job, row=dataclasses.replace(job.row, settings={"temperature": 0.25})
     )
     assert len({job.key, longer.key, sharper.key, dataclasses.replace(job, seed=1).key}) == 4
+
+
+class BareOOC(OOC):
+    """`ooc` with one of its settings."""
+
+    def __init__(self, *, warmup=0.2):
+        super().__init__(warmup=warmup)
+
+
+class Alpha(CC):
+    """A method whose `alpha` has nothing to do with that of `ooc`."""
+
+    def __init__(self, *, alpha=0.7):
+        super().__init__()
+
+
+def test_settings_of_the_scale_are_for_ooc_and_subclasses_that_accept_them(monkeypatch):
+    monkeypatch.setitem(METHODS, "bare", BareOOC)
+    monkeypatch.setitem(METHODS, "alpha", Alpha)
+    cell = Cell("svhn", 0.5, 0.2, 0.4)
+    settings = {
+        name: Job(SCALES["paper"], cell, Row(name, name), 0).settings
+        for name in ("ooc", "bare", "alpha")
+    }
+    assert settings["ooc"] == {"rates": "true", "warmup": 50, "window": 20, "alpha": 0.1}
+    assert settings["bare"] == {"warmup": 50}
+    assert settings["alpha"] == {}
+
+
+def test_a_subclass_of_ooc_with_few_settings_runs(monkeypatch, tmp_path):
+    monkeypatch.setitem(METHODS, "bare", BareOOC)
+    assert run_jobs(jobs(rows=["bare"]), tmp_path, None) == {}
+
+
+class Selecting(CC):
+    """A method that is not `ooc`, but selects examples by averaged logits."""
+
+    def setup(self, model, candidates, rng):
+        self.register_buffer("uniform", torch.zeros(candidates.shape))
+        self.register_buffer("open", torch.arange(len(candidates)) % 2 > 0)
+
+    @property
+    def selection(self):
+        return Selection(~self.open, torch.zeros_like(self.open), self.open)
+
+    @property
+    def ensemble_logits(self):
+        return self.uniform
+
+
+def test_figures_are_for_any_method_with_a_selection_and_an_ensemble(monkeypatch, tmp_path):
+    monkeypatch.setitem(METHODS, "selecting", Selecting)
+    (job,) = jobs(rows=["selecting"])
+    result = runner.run_job(job, tmp_path / "run", None, keep_model=True)
+    assert set(result["figures"]) == {"losses", "examples"}
+    with np.load(tmp_path / "run" / "arrays.npz") as arrays:
+        assert sorted(arrays) == ["closed", "ensemble", "normal", "open"]
+        assert not arrays["ensemble"].any()
+        assert arrays["open"].sum() == len(arrays["open"]) // 2
+    (plain,) = jobs(rows=["cc"])
+    assert "figures" not in runner.run_job(plain, tmp_path / "plain", None, keep_model=True)
+    assert not (tmp_path / "plain" / "arrays.npz").exists()
 
 
 def test_patterns_choose_rows_and_cells_and_wrong_ones_are_refused():

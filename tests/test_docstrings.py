@@ -9,6 +9,7 @@ from importlib import import_module
 import pytest
 
 import candidly
+from candidly.methods import Method
 
 MODULES = sorted(
     info.name
@@ -144,3 +145,16 @@ def test_sections_are_found():
     assert described_parameters(text) == ["a", "b", "c"]
     assert section(text, "Returns") is None
     assert section(text, "See Also") == "d : it"
+
+
+def test_the_contract_of_a_method_is_described():
+    text = inspect.getdoc(Method)
+    attributes = text.split("Attributes\n----------\n")[1].split("\nExamples\n--------\n")[0]
+    for name in vars(Method)["__annotations__"]:
+        assert f"{name} : " in attributes, name
+    for name in ("setup", "epoch_start", "loss", "rows"):
+        hook = getattr(Method, name)
+        parameters = inspect.getdoc(hook).split("Parameters\n----------\n")[1]
+        for parameter in list(inspect.signature(hook).parameters)[1:]:
+            assert f"{parameter} : " in parameters, (name, parameter)
+    assert "Returns\n-------\ntensor (b,)" in inspect.getdoc(Method.loss)

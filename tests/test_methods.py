@@ -12,12 +12,15 @@ import torch
 import torch.nn.functional as F
 from recipes import RECIPES
 
+from candidly.errors import InputError
 from candidly.losses import cc
 from candidly.methods import METHODS, Method
-from candidly.methods.base import defaults, forward_views
+from candidly.methods.base import RESERVED, check_settings, defaults, forward_views
 from candidly.methods.registry import GROUP, add_methods
+from candidly.methods.settings import make_method, parse_settings
 from candidly.sets import CandidateSets
 from candidly.tensors.nets import build_net
+from candidly.training.estimator import PartialLabelClassifier
 
 LAWS = [
     laws.law_finite_and_differentiable,
@@ -125,13 +128,104 @@ def test_a_subclass_has_the_settings_of_its_parent():
 
 def test_a_method_without_anything_declares_nothing():
     method = Tempered()
-    assert (method.selection, method.scores, method.rates, method.candidates) == (
-        None,
-        None,
-        None,
-        None,
-    )
+    assert method.selection is None
+    assert method.scores is None
+    assert method.ensemble_logits is None
+    assert method.rates is None
+    assert method.candidates is None
     assert (method.warming, method.row_names, method.views) == (False, (), None)
+
+
+class Bare(METHODS["ooc"]):
+    """`ooc` without its settings, but with its presets."""
+
+    def __init__(self):
+        super().__init__()
+
+
+def test_a_preset_that_a_subclass_does_not_accept_is_refused(monkeypatch):
+    monkeypatch.setitem(METHODS, "bare", Bare)
+    message = "preset 'robust' of bare .* not accept: overlap, open_score.*Bare pass \\*\\*settings"
+    with pytest.raises(InputError, match=message):
+        make_method("bare", "robust")
+    model = PartialLabelClassifier("bare", epochs=1, calibrate=0)
+    X, y = [[0.0], [1.0]] * 10, ["a", "b"] * 10
+    with pytest.raises(InputError, match=message):
+        model.fit(X, y)
+    assert model.set_params(preset=None).fit(X, y).predict(X).shape == (20,)
+
+
+class Positional(Tempered):
+    """Settings that may also be given by position."""
+
+    def __init__(self, start=2.0, stop=1.0, **settings):
+        super().__init__(start=start, **settings)
+        self.stop = stop
+
+
+def test_settings_may_be_positional():
+    assert defaults(Positional) == {"start": 2.0, "stop": 1.0}
+    assert Positional().settings == {"start": 2.0, "stop": 1.0}
+    method = Positional(3.0, stop=0.5)
+    assert method.settings == {"start": 3.0, "stop": 0.5}
+    assert (method.start, method.stop) == (3.0, 0.5)
+    with pytest.raises(TypeError, match="positional"):
+        Positional(3.0, 0.5, 1.0)
+
+
+class Various(Tempered):
+    """Settings of types that text can be read as, and of others."""
+
+    def __init__(
+        self,
+        *,
+        count=3,
+        share=0.5,
+        mode="soft",
+        sharp=False,
+        limit=None,
+        sizes=(1, 2),
+        weights=[1.0],  # noqa: B006
+        names={},  # noqa: B006
+    ):
+        super().__init__()
+
+
+def test_only_text_that_can_be_read_as_the_type_of_the_default_is_set(monkeypatch):
+    monkeypatch.setitem(METHODS, "various", Various)
+    given = ["count=4", "share=1", "mode=(1, 2)", "sharp=on"]
+    parsed = parse_settings("various", given)
+    assert parsed == {"count": 4, "share": 1.0, "mode": "(1, 2)", "sharp": True}
+    assert isinstance(parsed["share"], float)
+    for name, text, default in [
+        ("limit", "3", "None"),
+        ("sizes", "3,4", r"\(1, 2\)"),
+        ("weights", "3", r"\[1\.0\]"),
+        ("names", "a", r"\{\}"),
+    ]:
+        expected = rf"--set {name}={text}: its default is {default},.*Set it in Python"
+        with pytest.raises(InputError, match=expected):
+            parse_settings("various", [f"{name}={text}"])
+
+
+class Colliding(Tempered):
+    """Settings that the classifier would not pass on."""
+
+    def __init__(self, *, lr=0.1, epochs=3, rates="auto"):
+        super().__init__()
+
+
+class Demanding(Tempered):
+    """A setting without a default."""
+
+    def __init__(self, *, strength, start=2.0):
+        super().__init__(start=start)
+
+
+def test_reserved_names_are_the_parameters_of_the_classifier():
+    assert RESERVED | {"rates"} == set(PartialLabelClassifier._get_param_names())
+    for cls in METHODS.values():
+        check_settings(cls)
 
 
 @pytest.mark.parametrize(
@@ -145,6 +239,14 @@ def test_a_method_without_anything_declares_nothing():
         (
             EntryPoint("odd", "math:pi", GROUP),
             "3.14.* is not a subclass of candidly.methods.Method",
+        ),
+        (
+            EntryPoint("colliding", f"{__name__}:Colliding", GROUP),
+            "its settings epochs, lr are parameters of PartialLabelClassifier",
+        ),
+        (
+            EntryPoint("demanding", f"{__name__}:Demanding", GROUP),
+            "its settings strength have no default",
         ),
     ],
 )

@@ -60,6 +60,19 @@ def test_a_net_without_features_is_lowered_as_a_whole():
     assert torch.equal(net.train()(x), expected.float())
 
 
+def test_other_outputs_than_tensors_are_left_to_the_check_of_the_trainer():
+    class Pair(nn.Module):
+        def forward(self, x):
+            return x, x
+
+    net = Pair()
+    Bfloat16Passes(net)
+    x = torch.ones(2, 3)
+    first, second = net.train()(x)
+    assert first is second is x
+    assert not torch.is_autocast_enabled("cpu")
+
+
 @works
 def test_a_pass_that_fails_leaves_no_trace():
     net = build_net("mlp", (4,), 3)

@@ -199,7 +199,7 @@ def score_of(name, make, logits, cand, losses="wooden"):
     logits, cand = make(logits), make(cand)
     log_probs = scores.log_softmax(logits)
     inside, outside = scores.LOSSES[losses](log_probs, cand)
-    outputs = scores.Outputs(logits, log_probs, cand, inside, outside)
+    outputs = scores.Scored(logits, log_probs, cand, inside, outside)
     return np.asarray(scores.OPEN_SCORES[name](outputs))
 
 

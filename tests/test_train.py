@@ -508,6 +508,38 @@ def test_models_that_return_no_tensor_are_named_with_advice(name):
         predictor.predict(laws.table()[0])
 
 
+class Auxiliary(torch.nn.Module):
+    """A net that returns auxiliary logits too, in training mode only."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Linear(laws.D, laws.C)
+
+    def forward(self, x):
+        return (self.net(x), self.net(x)) if self.training else self.net(x)
+
+
+@pytest.mark.parametrize("scheme", ["fast", "paper"])
+def test_a_model_that_returns_a_tuple_in_training_mode_only_is_named_with_advice(scheme):
+    model = Auxiliary()
+    advice = r"self\.model\(x\)\[0\] if self\.training else self\.model\(x\)"
+    with pytest.raises(InputError, match=rf"returns tuple in training mode.*{advice}"):
+        fit_table(model=model, scheme=scheme)
+    assert not model._forward_hooks
+
+    class Logits(torch.nn.Module):
+        def __init__(self, model):
+            super().__init__()
+            self.model = model
+
+        def forward(self, x):
+            return self.model(x)[0] if self.training else self.model(x)
+
+    wrapped = Logits(model)
+    assert len(fit_table(model=wrapped, scheme=scheme).history) == 1
+    assert not wrapped._forward_hooks
+
+
 def test_the_advice_for_packed_logits_works():
     class Logits(torch.nn.Module):
         def __init__(self, model):

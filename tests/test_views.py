@@ -711,6 +711,33 @@ def test_parts_of_a_map_stay_mapped(tmp_path: Path) -> None:
         assert isinstance(make_views(copy).data, Tensor)
 
 
+@pytest.mark.parametrize("name", MAPPABLE)
+def test_rows_of_mapped_rows_are_those_of_the_rows_in_memory(name: str, tmp_path: Path) -> None:
+    X, versions = MAPPABLE[name], name == "versions"
+    source = mapped(tmp_path, X)
+    first = np.random.default_rng(0).permutation(40)[:31]
+    given = MappedRows(source, first)
+    for rows in (np.array([4, 0, 2]), np.arange(31) % 3 > 0):
+        views = make_views(given, versions=versions, rows=rows)
+        assert isinstance(views.data, MappedRows)
+        whole = X[first][rows]
+        expected = make_views(whole.astype(whole.dtype.newbyteorder("=")), versions=versions)
+        assert_equal_views(views, expected)
+    assert len(make_views(MappedRows(source), versions=versions, rows=[0, 1, 2])) == 3
+    with pytest.raises(InputError, match=r"rows reach from 0 to 31; expected row numbers 0\.\.30"):
+        make_views(given, versions=versions, rows=[0, 31])
+
+
+def test_the_transform_of_mapped_rows_is_kept(tmp_path: Path) -> None:
+    for images in (MAPPABLE["colour"], MAPPABLE["grey"]):
+        negative = MappedRows(mapped(tmp_path, images), transform=lambda rows: 255 - rows)
+        assert_equal_views(make_views(negative), make_views(255 - images))
+    table = MAPPABLE["table"]
+    squared = MappedRows(mapped(tmp_path, table), transform=lambda rows: rows**2)
+    rows = [3, 9, 7, 20]
+    assert_equal_views(make_views(squared, rows=rows), make_views(table[rows] ** 2))
+
+
 def test_views_like_those_of_a_map(tmp_path: Path) -> None:
     for name in ("colour", "grey", "table", "versions"):
         X, versions = MAPPABLE[name], name == "versions"

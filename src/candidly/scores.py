@@ -248,7 +248,7 @@ def energy(logits: Array) -> Array:
     return -(top + xp.log(xp.sum(xp.exp(logits - top[..., None]), axis=-1)))
 
 
-class Outputs(NamedTuple):
+class Scored(NamedTuple):
     """What an open-set score is computed from: outputs of a model for n examples, and their losses.
 
     Attributes
@@ -266,8 +266,8 @@ class Outputs(NamedTuple):
     outside: Array
 
 
-# Outputs -> one score per example, larger for examples that look more like open-set ones
-OPEN_SCORES: dict[str, Callable[[Outputs], Array]] = {
+# Scored -> one score per example, larger for examples that look more like open-set ones
+OPEN_SCORES: dict[str, Callable[[Scored], Array]] = {
     "surprise": lambda outputs: surprise(outputs.inside, outputs.outside),
     "doubt": lambda outputs: doubt(outputs.log_probs),
     "energy": lambda outputs: energy(outputs.logits),

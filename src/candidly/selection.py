@@ -14,7 +14,7 @@ from candidly.blocks import row_blocks
 from candidly.checks import as_numpy, number, whole
 from candidly.errors import InputError
 from candidly.kinds import Rates, Selection
-from candidly.scores import LOSSES, OPEN_SCORES, Array, Outputs, log_softmax, margin
+from candidly.scores import LOSSES, OPEN_SCORES, Array, Scored, log_softmax, margin
 
 # Values sampled to find roughly where a ranking is cut
 SAMPLE = 1 << 14
@@ -132,7 +132,7 @@ def score_blocks(
         log_probs = log_softmax(logits)
         sides = LOSSES[losses](log_probs, candidates)
         inside, outside = (xp.astype(side, dtype, copy=False) for side in sides)
-        outputs = Outputs(logits, log_probs, candidates, inside, outside)
+        outputs = Scored(logits, log_probs, candidates, inside, outside)
         found[0, rows] = margin(inside, outside)
         found[1, rows] = OPEN_SCORES[open_score](outputs)
     return found[0], found[1]

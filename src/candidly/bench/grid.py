@@ -186,14 +186,15 @@ class Job:
         """Settings of the row, before the true shares are known.
 
         A method with the setting `rates` gets the true shares, as in the paper, or a multiple of
-        them; `ooc` also gets the settings of the scale.
+        them. `ooc` and its subclasses also get the settings of the scale that they accept; for
+        other methods, settings of the same names mean something else.
         """
         method = METHODS[self.row.method]
-        rates = {"rates": "true"} if "rates" in defaults(method) else {}
-        of_scale = {}
+        given: dict[str, Any] = {"rates": "true"}
         if issubclass(method, OOC):
-            of_scale = self.scale.ooc_settings(self.cell.open_set, self.cell.q)
-        return {**rates, **of_scale, **self.row.settings}
+            given |= self.scale.ooc_settings(self.cell.open_set, self.cell.q)
+        accepted = {name: value for name, value in given.items() if name in defaults(method)}
+        return {**accepted, **self.row.settings}
 
     @property
     def key(self) -> str:

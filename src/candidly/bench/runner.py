@@ -30,7 +30,6 @@ from candidly.console.progress import bar
 from candidly.errors import InputError, MissingExtraError, RunBusyError
 from candidly.kinds import KINDS, Rates
 from candidly.methods import Method
-from candidly.methods.ooc import OOC
 from candidly.methods.settings import make_method
 from candidly.metrics import final_score
 from candidly.storage.store import Run, is_locked, read_json, versions, write_json, writing
@@ -168,7 +167,8 @@ def run_job(
     device : str
         Such as "cpu" or "cuda:1".
     keep_model : bool
-        Also save `model/`, and in `arrays.npz` the ensemble and the groups of `ooc`.
+        Also save `model/`, and in `arrays.npz` the ensemble and the selected groups, if the method
+        has both.
 
     Returns
     -------
@@ -210,9 +210,10 @@ def run_job(
 
 def _save_model(run: Run, fitted: Fitted, net: dict[str, Any]) -> None:
     run.save_model(fitted.predictor, net)
-    if isinstance(fitted.method, OOC) and fitted.selection is not None:
+    ensemble = fitted.method.ensemble_logits
+    if ensemble is not None and fitted.selection is not None:
         groups = dict(zip(KINDS, fitted.selection, strict=True))
-        run.save_arrays(ensemble=fitted.method.average.cpu().numpy(), **groups)
+        run.save_arrays(ensemble=ensemble.cpu().numpy(), **groups)
 
 
 def problem_of(job: Job, data_dir: Path | None) -> Problem:
@@ -272,8 +273,9 @@ def summarise(job: Job, fitted: Fitted, data: Problem) -> dict[str, Any]:
         "versions": versions(),
         "machine": machine(),
     }
-    if isinstance(fitted.method, OOC) and fitted.selection is not None:
-        result["figures"] = _figures(fitted.method, fitted, data)
+    ensemble = fitted.method.ensemble_logits
+    if ensemble is not None and fitted.selection is not None:
+        result["figures"] = _figures(ensemble.cpu().numpy(), fitted, data)
     return result
 
 
@@ -281,7 +283,7 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 4)
 
 
-def _figures(method: OOC, fitted: Fitted, data: Problem) -> dict[str, Any]:
+def _figures(ensemble: np.ndarray, fitted: Fitted, data: Problem) -> dict[str, Any]:
     """Collect the losses under the warm-up ensemble, and examples with the final probabilities."""
     masks = data.candidates.dense()
     examples = typical_examples(data.truth, masks, fitted.selection)
@@ -291,7 +293,6 @@ def _figures(method: OOC, fitted: Fitted, data: Problem) -> dict[str, Any]:
     probs = fitted.predictor.predict_proba(inputs)
     for example, p in zip(examples, probs.tolist(), strict=True):
         example["probs"] = [round(value, 4) for value in p]
-    ensemble = method.average.cpu().numpy()
     return {"losses": loss_histograms(ensemble, masks, data.truth.kinds), "examples": examples}
 
 

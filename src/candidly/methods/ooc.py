@@ -175,6 +175,11 @@ class OOC(PRODEN):
         """The normal, closed-set and open-set examples; None before the first selection."""
         return Selection(*self.groups) if "groups" in self._buffers and self.groups.any() else None
 
+    @property
+    def ensemble_logits(self) -> Tensor | None:
+        """The average of the ensemble; None before `setup`."""
+        return self._buffers.get("average")
+
     def epoch_start(self, epoch: int, predict_all: Callable[[], Tensor]) -> None:
         self.epoch = epoch
         self.warming = epoch < self.warmup_epochs

@@ -8,7 +8,7 @@ from __future__ import annotations
 import warnings
 from importlib.metadata import EntryPoint, entry_points
 
-from candidly.methods.base import Method
+from candidly.methods.base import Method, check_settings
 from candidly.methods.cavl import CAVL
 from candidly.methods.cc import CC
 from candidly.methods.crdpll import CRDPLL
@@ -46,6 +46,7 @@ def _load(point: EntryPoint) -> type[Method]:
     cls = point.load()
     if not (isinstance(cls, type) and issubclass(cls, Method)):
         raise TypeError(f"{cls!r} is not a subclass of candidly.methods.Method")
+    check_settings(cls)
     return cls
 
 

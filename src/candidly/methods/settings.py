@@ -11,6 +11,8 @@ from candidly.kinds import Rates
 from candidly.methods import METHODS
 from candidly.methods.base import Method, defaults
 
+# Types that are made from text
+SCALARS = (bool, int, float, str)
 WORDS = {
     "true": True,
     "yes": True,
@@ -44,7 +46,8 @@ def make_method(
     Raises
     ------
     InputError
-        If a name is unknown; the message suggests the closest one.
+        If a name is unknown; the message suggests the closest one. If the method does not accept
+        the settings of the preset, as a subclass may that does not pass `**settings` on.
 
     Examples
     --------
@@ -52,9 +55,18 @@ def make_method(
     'doubt'
     """
     cls = METHODS[one_of(name, METHODS, "method")]
-    chosen = dict(cls.PRESETS[one_of(preset, cls.PRESETS, f"preset of {name}")]) if preset else {}
+    allowed = defaults(cls)
+    chosen: dict[str, Any] = {}
+    if preset:
+        chosen = cls.PRESETS[one_of(preset, cls.PRESETS, f"preset of {name}")]
+    if refused := [key for key in chosen if key not in allowed]:
+        raise InputError(
+            f"the preset {preset!r} of {name} has settings that {name} does not accept: "
+            f"{', '.join(refused)}. Use no preset, or let {cls.__name__} pass **settings on to its "
+            "parent, or declare PRESETS of its own."
+        )
     for key in settings or {}:
-        one_of(key, defaults(cls), f"setting of {name}")
+        one_of(key, allowed, f"setting of {name}")
     return cls(**{**chosen, **(settings or {})})
 
 
@@ -71,6 +83,12 @@ def parse_settings(name: str, assignments: Iterable[str]) -> dict[str, Any]:
     Returns
     -------
     dict
+
+    Raises
+    ------
+    InputError
+        If a name is unknown, a value has another type, or the default is not a number, text, a
+        bool or `Rates`, so that text cannot be read as its type.
 
     Examples
     --------
@@ -93,6 +111,12 @@ def parse_settings(name: str, assignments: Iterable[str]) -> dict[str, Any]:
 
 def parse_value(assignment: str, text: str, default: Any) -> Any:
     """Parse a text as a value of the type of `default`; errors quote the assignment."""
+    if not isinstance(default, (*SCALARS, Rates)):
+        raise InputError(
+            f"--set {assignment}: its default is {default!r}, so that text cannot be read as its "
+            "type; --set serves defaults of type bool, int, float, str and Rates. Set it in "
+            "Python: PartialLabelClassifier(method, name=value)."
+        )
     try:
         if isinstance(default, bool):
             return WORDS[text.lower()]

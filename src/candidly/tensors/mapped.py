@@ -73,6 +73,24 @@ class MappedRows:
             raise NotImplementedError(f"dim={dim}: only rows can be selected")
         return self[index]
 
+    def take(self, index: np.ndarray) -> MappedRows:
+        """Choose rows, by an integer array, without reading them."""
+        rows = index if self.rows is None else self.rows[index]
+        return MappedRows(
+            self.array, rows, transform=self.transform, dtype=self.dtype, device=self.device
+        )
+
+    def then(
+        self, function: Callable[[Tensor], Tensor], dtype: Any, device: str | torch.device
+    ) -> MappedRows:
+        """Add a function, elementwise and with values of `dtype`, that is applied last."""
+        first = self.transform
+
+        def transform(rows: Tensor) -> Tensor:
+            return function(rows if first is None else first(rows))
+
+        return MappedRows(self.array, self.rows, transform=transform, dtype=dtype, device=device)
+
     def numpy(self) -> np.ndarray:
         """Read all rows into memory."""
         return self[:].cpu().numpy()

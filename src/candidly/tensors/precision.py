@@ -52,7 +52,7 @@ class Bfloat16Passes:
         if not self.entered:
             return None
         self.entered.pop().__exit__(None, None, None)
-        return None if output is None else output.to(inputs[0].dtype)
+        return output.to(inputs[0].dtype) if isinstance(output, Tensor) else None
 
     def close(self) -> None:
         """Remove the hooks."""

@@ -196,7 +196,7 @@ class ImageViews(Views):
                 "np.moveaxis(X, 1, -1)."
             )
         if isinstance(images, MappedRows):
-            self.data = MappedRows(images.array, images.rows, device=device)
+            self.data = images.then(lambda rows: rows, images.dtype, device)
         else:
             self.data = images.contiguous().to(device)
         _, h, w, c = images.shape
@@ -266,13 +266,8 @@ class TableViews(Views):
         if isinstance(table, MappedRows):
             for start, rows in _blocks(table):
                 _check_distance(standardised(rows), start)
-            self.data = MappedRows(
-                table.array,
-                table.rows,
-                transform=lambda rows: standardised(rows).to(dtype),
-                dtype=torch.empty(0, dtype=dtype).numpy().dtype,
-                device=device,
-            )
+            stored = torch.empty(0, dtype=dtype).numpy().dtype
+            self.data = table.then(lambda rows: standardised(rows).to(dtype), stored, device)
             return
         self.data = torch.empty(table.shape, dtype=dtype, device=device)
         for start, rows in _blocks(table):
@@ -346,7 +341,7 @@ class VersionViews(TableViews):
 def _as_rows(X: Any, rows: Any = None) -> Tensor | MappedRows:
     """Give the rows of X as a tensor, or as MappedRows if X is memory-mapped."""
     if isinstance(X, MappedRows):
-        return X
+        return X if rows is None else X.take(_as_index(rows, len(X)))
     if isinstance(X, Tensor):
         return X.detach() if rows is None else X.detach()[_as_index(rows, len(X))]
     array = np.asarray(X)
@@ -378,9 +373,14 @@ def _as_index(rows: Any, n: int) -> np.ndarray:
 
 
 def _with_channels(images: Tensor | MappedRows) -> Tensor | MappedRows:
-    if isinstance(images, MappedRows):
-        return MappedRows(images.array[..., None], images.rows)
-    return images[..., None]
+    if not isinstance(images, MappedRows):
+        return images[..., None]
+    with_channels = MappedRows(images.array[..., None], images.rows)
+    if (transform := images.transform) is None:
+        return with_channels
+    return with_channels.then(
+        lambda rows: transform(rows[..., 0])[..., None], images.dtype, images.device
+    )
 
 
 def _blocks(table: Tensor | MappedRows) -> Iterator[tuple[int, Tensor]]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from candidly.errors import InputError, TrainingError
 from candidly.kinds import Truth
@@ -185,6 +186,21 @@ def check_model(model: nn.Module, views: Views, n_classes: int) -> None:
             f"the model turns {len(index)} inputs into {tuple(logits.shape)}: expected {n_classes} "
             "logits each, one per class."
         )
+
+
+def check_first_pass(model: nn.Module) -> RemovableHandle:
+    """Check the output of the first training pass, by a hook that then removes itself.
+
+    In training mode, some models return more than in evaluation mode, such as auxiliary logits.
+    """
+
+    def check(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        if module.training and inputs:
+            handle.remove()
+            as_logits(output, len(inputs[0]), training=True)
+
+    handle = model.register_forward_hook(check)
+    return handle
 
 
 def check_outputs(model: nn.Module, views: Views, scheme: Scheme) -> None:

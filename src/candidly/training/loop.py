@@ -14,6 +14,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from candidly import metrics
 from candidly.errors import TrainingError
@@ -29,7 +30,13 @@ from candidly.tensors.nets import channels_last
 from candidly.tensors.precision import Bfloat16Passes, require_bfloat16
 from candidly.tensors.views import Views
 from candidly.training.checkpoints import pack_state, unpack_state
-from candidly.training.checks import advice, check_labels, check_lengths, check_model
+from candidly.training.checks import (
+    advice,
+    check_first_pass,
+    check_labels,
+    check_lengths,
+    check_model,
+)
 from candidly.training.predictor import predict
 from candidly.training.schemes import Scheme
 
@@ -123,6 +130,7 @@ class Trainer:
         self.history: list[dict[str, Any]] = []
         self.meter = FlopMeter()
         self.recorded: Tensor | None = None
+        self.first_pass: RemovableHandle | None = None
         self.recorder: Recorder | None = None
         self.bfloat16: Bfloat16Passes | None = None
         if scheme.precision == "bfloat16":
@@ -133,6 +141,7 @@ class Trainer:
         except BaseException:  # such as data that the method refuses: leave no hooks in the model
             self.close()
             raise
+        self.first_pass = check_first_pass(model)  # after `set_up`: copies have no such hook
         if scheme.record:
             self.recorder = Recorder(model)
 
@@ -434,6 +443,8 @@ class Trainer:
 
     def close(self) -> None:
         """Remove all hooks from the model."""
+        if self.first_pass is not None:
+            self.first_pass.remove()
         if self.recorder is not None:
             self.recorder.handle.remove()
         if self.bfloat16 is not None:

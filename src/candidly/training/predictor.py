@@ -195,7 +195,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         model.train(was_training)
 
 
-def as_logits(output: Any, n: int) -> Tensor:
+def as_logits(output: Any, n: int, *, training: bool = False) -> Tensor:
     """Give the output of a model as it is, if it is a tensor of logits.
 
     Parameters
@@ -204,6 +204,8 @@ def as_logits(output: Any, n: int) -> Tensor:
         What the model returned.
     n : int
         Number of inputs.
+    training : bool, default=False
+        Whether the model was in training mode, for the message.
 
     Returns
     -------
@@ -219,12 +221,13 @@ def as_logits(output: Any, n: int) -> Tensor:
     >>> as_logits(torch.zeros(2, 3), 2).shape
     torch.Size([2, 3])
     """
+    mode = " in training mode" if training else ""
     if isinstance(output, Tensor):
         if output.ndim == 2 and len(output) == n:
             return output
         raise InputError(
-            f"the model turns {n} inputs into {tuple(output.shape)}: expected a tensor of logits "
-            f"({n}, c)."
+            f"the model turns {n} inputs into {tuple(output.shape)}{mode}: expected a tensor of "
+            f"logits ({n}, c)."
         )
     access = ""
     if hasattr(output, "logits"):
@@ -233,10 +236,12 @@ def as_logits(output: Any, n: int) -> Tensor:
         access = '["logits"]'
     elif isinstance(output, (tuple, list)):
         access = "[0]"
+    # Before its training, a model has returned logits in evaluation mode.
+    otherwise = " if self.training else self.model(x)" if training else ""
     raise InputError(
-        f"the model returns {type(output).__name__}: expected a tensor of logits ({n}, c) for {n} "
-        "inputs. Wrap the model in a module that returns the logits alone: "
-        f"def forward(self, x): return self.model(x){access}"
+        f"the model returns {type(output).__name__}{mode}: expected a tensor of logits ({n}, c) "
+        f"for {n} inputs. Wrap the model in a module that returns the logits alone: "
+        f"def forward(self, x): return self.model(x){access}{otherwise}"
     )
 
 
