@@ -192,6 +192,15 @@ def check_first_pass(model: nn.Module) -> RemovableHandle:
     """Check the output of the first training pass, by a hook that then removes itself.
 
     In training mode, some models return more than in evaluation mode, such as auxiliary logits.
+
+    Parameters
+    ----------
+    model : nn.Module
+
+    Returns
+    -------
+    RemovableHandle
+        Removes the hook if there is no training pass.
     """
 
     def check(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
