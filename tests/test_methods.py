@@ -238,7 +238,7 @@ def test_reserved_names_are_the_parameters_of_the_classifier():
         (EntryPoint("gone", "no_such_package:Method", GROUP), "No module named 'no_such_package'"),
         (
             EntryPoint("odd", "math:pi", GROUP),
-            "3.14.* is not a subclass of candidly.methods.Method",
+            "3.14.* is not a subclass of candidly.methods.base.Method",
         ),
         (
             EntryPoint("colliding", f"{__name__}:Colliding", GROUP),

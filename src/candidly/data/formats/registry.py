@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from candidly.data.formats.delimited import Csv, Tsv
 from candidly.data.formats.label_studio import LabelStudio
 from candidly.data.formats.records import JsonArray, JsonLines
 from candidly.errors import InputError
+from candidly.plugins import load_plugins
 
 GROUP = "candidly.formats"
 HEAD_BYTES = 4096
@@ -49,25 +49,12 @@ OWN_FORMATS: dict[str, Format] = {form.name: form for form in (*UNSUPPORTED, *SU
 
 def load_formats(points: list[EntryPoint]) -> dict[str, Format]:
     """Load formats of other packages; one that cannot be used is left out with a warning."""
-    found: dict[str, Format] = {}
-    for point in points:
-        try:
-            found[point.name] = _load(point, found)
-        except Exception as error:  # another package may raise anything
-            warnings.warn(
-                f"the format {point.name!r} ({point.value}) is left out: {error}", stacklevel=2
-            )
-    return found
+    return load_plugins(points, Format, OWN_FORMATS, "format", _accept)
 
 
-def _load(point: EntryPoint, found: dict[str, Format]) -> Format:
-    if point.name in OWN_FORMATS or point.name in found:
-        raise ValueError("there is already a format of this name")
-    cls = point.load()
-    if not (isinstance(cls, type) and issubclass(cls, Format)):
-        raise TypeError(f"{cls!r} is not a subclass of candidly.data.formats.Format")
+def _accept(name: str, cls: type[Format]) -> Format:
     form = cls()
-    if form.name != point.name:
+    if form.name != name:
         raise ValueError(f"its name is {form.name!r}; expected that of the entry point")
     return form
 
