@@ -125,7 +125,7 @@ class Upside(Format):
     def read(self, path, options, labelled):
         raise NotImplementedError
 
-    def write(self, dataset, sets, keep, path, scores=None):
+    def write(self, correction, path):
         raise NotImplementedError
 
 

@@ -292,3 +292,25 @@ class Dataset(Examples):
         words = dict(enumerate(self.sets.classes.tolist()))
         words |= {NO_CLASS: NO_CLASS_TEXT, UNKNOWN: None}
         return (words[i] for i in self.truth.tolist())
+
+
+@dataclass(frozen=True, eq=False)
+class Correction:
+    """Other candidate sets for a dataset, and the rows to write.
+
+    Attributes
+    ----------
+    dataset : Dataset
+        What was read. Its file, `dataset.source.path`, has not changed since.
+    sets : CandidateSets
+        The new sets, one per row of the dataset.
+    keep : ndarray of bool
+        The rows to write.
+    scores : ndarray or None
+        One number per row, for formats that can store it.
+    """
+
+    dataset: Dataset
+    sets: CandidateSets
+    keep: NDArray[np.bool_]
+    scores: NDArray[Any] | None = None

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from candidly.data.columns.corrected import joined
-from candidly.data.dataset import Dataset
+from candidly.data.dataset import Correction, Dataset
 from candidly.data.formats.delimited import harmless, write_csv
 from candidly.data.formats.registry import FORMATS
 from candidly.errors import InputError
@@ -84,7 +84,8 @@ def write_sets(
     _refuse_overwriting(dataset, path)
     _refuse_changed_source(dataset)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, lambda temporary: form.write(dataset, sets, mask, temporary, scores))
+    correction = Correction(dataset, sets, mask, scores)
+    write_atomically(path, lambda temporary: form.write(correction, temporary))
     return path
 
 

@@ -70,7 +70,7 @@ class MappedRows:
     def index_select(self, dim: int, index: Tensor) -> Tensor:
         """Read the rows of an index; `dim` must be 0."""
         if dim != 0:
-            raise NotImplementedError(f"dim={dim}: only rows can be selected")
+            raise ValueError(f"dim={dim}: expected 0, rows are read from the map")
         return self[index]
 
     def take(self, index: np.ndarray) -> MappedRows:

@@ -7,13 +7,10 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from candidly.data.columns.labels import split_cell
 from candidly.data.columns.roles import LABELS, SCORES
 from candidly.data.columns.scan import Scan, is_list, is_text
-from candidly.data.dataset import Dataset
+from candidly.data.dataset import Correction, Dataset
 from candidly.sets import CandidateSets
 
 if TYPE_CHECKING:
@@ -24,18 +21,14 @@ FORMULA = re.compile(r"'*[=+\-@\t\r]")
 
 
 def corrected_batches(
-    dataset: Dataset, sets: CandidateSets, keep: NDArray[np.bool_], scan: Scan, has_lists: bool
+    correction: Correction, scan: Scan, has_lists: bool
 ) -> Iterator[pa.RecordBatch]:
     """Yield the table of `scan` with other candidates, one row per example, batch by batch.
 
     Parameters
     ----------
-    dataset : Dataset
-        What was read from the table.
-    sets : CandidateSets
-        The new sets, one per row of the dataset.
-    keep : ndarray of bool
-        The rows to yield.
+    correction : Correction
+        The dataset that was read from the table, its new sets, and the rows to yield.
     scan : Scan
         The table.
     has_lists : bool
@@ -49,6 +42,7 @@ def corrected_batches(
     """
     import pyarrow as pa
 
+    dataset, sets = correction.dataset, correction.sets
     if dataset.answers is None:
         name = dataset.source.options["labels"][0]
         kind = _new_type(scan.schema.field(name).type)
@@ -67,7 +61,7 @@ def corrected_batches(
         at = batch.schema.get_field_index(name)
         corrected = batch.set_column(at, pa.field(name, kind), column)
         corrected = corrected.drop_columns([n for n in batch.schema.names if n in outdated])
-        yield corrected.filter(pa.array(keep[part]))
+        yield corrected.filter(pa.array(correction.keep[part]))
 
 
 def outdated_columns(dataset: Dataset) -> set[str | None]:

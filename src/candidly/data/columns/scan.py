@@ -36,7 +36,7 @@ class Scan:
     batches : callable
         ``batches(names)`` yields record batches of the columns `names`.
     place : str
-        How messages name a row; `{}` is its number, counting from 1.
+        Text for a row in messages; `{}` becomes its number, counting from 1.
     notes : tuple of str
         What the reader left out or decided, in sentences.
     tag : str, optional

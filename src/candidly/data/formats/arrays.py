@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from candidly.data.columns.labels import to_sets
-from candidly.data.dataset import Dataset, Examples, Options, Source
+from candidly.data.dataset import Correction, Dataset, Examples, Options, Source
 from candidly.data.formats.base import Format
 from candidly.data.formats.matlab import load_mat, rewrite_mat
 from candidly.data.formats.matrices import (
@@ -57,17 +57,11 @@ class Npz(Format):
             truth = truth_of_labels(path, "y", arrays["y"], sets)
         return Dataset(ids, kind, inputs, source, (), sets=sets, truth=truth)
 
-    def write(
-        self,
-        dataset: Dataset,
-        sets: CandidateSets,
-        keep: NDArray[np.bool_],
-        path: Path,
-        scores: NDArray[Any] | None = None,
-    ) -> None:
-        arrays = load_npz(dataset.source.path)
+    def write(self, correction: Correction, path: Path) -> None:
+        keep = correction.keep
+        arrays = load_npz(correction.dataset.source.path)
         arrays |= {name: arrays[name][keep] for name in ("X", "y", "id") if name in arrays}
-        written = sets[keep]
+        written = correction.sets[keep]
         if "S" in arrays:
             arrays["S"] = written.dense().astype(arrays["S"].dtype)
         else:
@@ -103,24 +97,18 @@ class Mat(Format):
             truth = truth_of_matrix(path, _rows_first(path, "target", found["target"], n), sets)
         return Dataset(ids, kind, inputs, source, (), sets=sets, truth=truth)
 
-    def write(
-        self,
-        dataset: Dataset,
-        sets: CandidateSets,
-        keep: NDArray[np.bool_],
-        path: Path,
-        scores: NDArray[Any] | None = None,
-    ) -> None:
+    def write(self, correction: Correction, path: Path) -> None:
         """Write matrices as they were stored: (c, n) or (n, c), sparse or dense."""
-        source = dataset.source.path
+        keep = correction.keep
+        source = correction.dataset.source.path
         found = load_mat(source, MAT_NAMES)
         old_target = found["partial_target"]
-        classes_first = old_target.shape[0] != len(dataset)
+        classes_first = old_target.shape[0] != len(correction.dataset)
         for name in {"data", "target"} & found.keys():
             matrix = sparse.csc_array(found[name]) if sparse.issparse(found[name]) else found[name]
             in_columns = name == "target" and classes_first
             found[name] = matrix[:, keep] if in_columns else matrix[keep]
-        target = sets[keep].dense().astype(np.float64)
+        target = correction.sets[keep].dense().astype(np.float64)
         target = target.T if classes_first else target
         is_sparse = sparse.issparse(old_target)
         found["partial_target"] = sparse.csc_array(target) if is_sparse else target

@@ -6,18 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 from candidly.data.columns.corrected import corrected_batches
 from candidly.data.columns.roles import text_columns
 from candidly.data.columns.scan import Scan
 from candidly.data.columns.tables import build_dataset
-from candidly.data.dataset import Dataset, Examples, Options
+from candidly.data.dataset import Correction, Dataset, Examples, Options
 from candidly.errors import InputError
-from candidly.sets import CandidateSets
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -86,28 +82,16 @@ class Format(ABC):
         """
 
     @abstractmethod
-    def write(
-        self,
-        dataset: Dataset,
-        sets: CandidateSets,
-        keep: NDArray[np.bool_],
-        path: Path,
-        scores: NDArray[Any] | None = None,
-    ) -> None:
-        """Write the file of `dataset` again, with other candidate sets.
+    def write(self, correction: Correction, path: Path) -> None:
+        """Write the file of a dataset again, with other candidate sets.
 
         Parameters
         ----------
-        dataset : Dataset
-            What was read. Its file, `dataset.source.path`, has not changed since.
-        sets : CandidateSets
-            The new sets, one per row of the dataset.
-        keep : ndarray of bool
-            The rows to write.
+        correction : Correction
+            The dataset that was read, its new sets, the rows to write, and a score per row for
+            formats that can store it.
         path : Path
             The file to write. It has another, temporary name until it is complete.
-        scores : ndarray, optional
-            One number per row, for formats that can store it.
         """
 
 
@@ -156,18 +140,10 @@ class TableFormat(Format):
     def read(self, path: Path, options: Options, labelled: bool) -> Dataset | Examples:
         return build_dataset(self.scan(path, text_columns(options)), options, labelled)
 
-    def write(
-        self,
-        dataset: Dataset,
-        sets: CandidateSets,
-        keep: NDArray[np.bool_],
-        path: Path,
-        scores: NDArray[Any] | None = None,
-    ) -> None:
-        source = dataset.source.path
-        batches = corrected_batches(
-            dataset, sets, keep, self.scan(source, as_text=None), self.has_lists
-        )
+    def write(self, correction: Correction, path: Path) -> None:
+        source = correction.dataset.source.path
+        scan = self.scan(source, as_text=None)
+        batches = corrected_batches(correction, scan, self.has_lists)
         self.write_table(batches, path, source)
 
 
@@ -186,12 +162,5 @@ class UnsupportedFormat(Format):
     def read(self, path: Path, options: Options, labelled: bool) -> NoReturn:
         raise InputError(f"{path} {self.advice}")
 
-    def write(
-        self,
-        dataset: Dataset,
-        sets: CandidateSets,
-        keep: NDArray[np.bool_],
-        path: Path,
-        scores: NDArray[Any] | None = None,
-    ) -> NoReturn:
+    def write(self, correction: Correction, path: Path) -> NoReturn:
         raise InputError(f"{path} {self.advice}")

@@ -7,24 +7,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from candidly.checks import one_of
 from candidly.data.columns.roles import LABELS, TRUTH
 from candidly.data.columns.scan import Scan, scan_table
 from candidly.data.columns.tables import build_dataset
-from candidly.data.dataset import Dataset, Examples, Options
+from candidly.data.dataset import Correction, Dataset, Examples, Options
 from candidly.data.formats.base import Format
 from candidly.data.formats.records import (
     JsonArray,
     are_objects,
+    dump_objects,
     load_objects,
     objects_table,
-    write_objects,
 )
 from candidly.errors import InputError
-from candidly.sets import CandidateSets
 
 UNKNOWN_ANNOTATOR = "(unknown)"
 MODEL_VERSION = "candidly"
@@ -61,14 +57,8 @@ class LabelStudio(Format):
         of_columns = options.with_values(labels=(), id="id", annotator=annotator)
         return build_dataset(scan, of_columns, labelled)
 
-    def write(
-        self,
-        dataset: Dataset,
-        sets: CandidateSets,
-        keep: NDArray[np.bool_],
-        path: Path,
-        scores: NDArray[Any] | None = None,
-    ) -> None:
+    def write(self, correction: Correction, path: Path) -> None:
+        dataset, scores = correction.dataset, correction.scores
         source = dataset.source.path
         tasks = load_objects(source)
         tag = _find_tag(source, tasks, tuple(dataset.source.options["labels"]))
@@ -77,13 +67,13 @@ class LabelStudio(Format):
         rows = {str(name): row for row, name in enumerate(dataset.ids.tolist())}
         for number, task in enumerate(tasks, 1):
             row = rows.get(str(task.get("id", number)))
-            if row is None or not keep[row]:
+            if row is None or not correction.keep[row]:
                 continue
-            result = common | {"value": {"choices": list(sets[row])}}
+            result = common | {"value": {"choices": list(correction.sets[row])}}
             score = {} if scores is None else {"score": round(float(scores[row]), 6)}
             prediction = {"model_version": MODEL_VERSION, **score, "result": [result]}
             task["predictions"] = [*(task.get("predictions") or []), prediction]
-        write_objects(path, tasks)
+        path.write_text(dump_objects(tasks), encoding="utf-8")
 
 
 # ---- reading

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
+from abc import abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from candidly.data.columns.corrected import first_rows, joined, outdated_columns
 from candidly.data.columns.roles import LABELS
 from candidly.data.columns.scan import scan_table
 from candidly.data.columns.tables import build_dataset
-from candidly.data.dataset import Dataset, Examples, Options
+from candidly.data.dataset import Correction, Dataset, Examples, Options
 from candidly.data.formats.base import Format
 from candidly.data.guard import refuse_larger_than_memory
 from candidly.errors import InputError
-from candidly.sets import CandidateSets
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,7 +24,27 @@ OBJECT_START = b"{"
 PLACE = "object {} (counting from 1)"
 
 
-class JsonLines(Format):
+class ObjectFormat(Format):
+    """A format that holds one JSON object per example or answer."""
+
+    @abstractmethod
+    def load(self, path: Path) -> list[dict[str, Any]]:
+        """Load all objects of a file."""
+
+    @abstractmethod
+    def dump(self, objects: list[dict[str, Any]]) -> str:
+        """Return objects as the text of a file."""
+
+    def read(self, path: Path, options: Options, labelled: bool) -> Dataset | Examples:
+        table = objects_table(path, self.load(path))
+        return build_dataset(scan_table(path, self.name, table, PLACE), options, labelled)
+
+    def write(self, correction: Correction, path: Path) -> None:
+        objects = _corrected(correction, self.load(correction.dataset.source.path))
+        path.write_text(self.dump(objects), encoding="utf-8")
+
+
+class JsonLines(ObjectFormat):
     """One JSON object per line; blank lines are skipped."""
 
     name = "jsonl"
@@ -36,24 +53,14 @@ class JsonLines(Format):
     def recognise(self, path: Path, head: bytes) -> bool:
         return _is_json(path, head) and _first_byte(head) != ARRAY_START
 
-    def read(self, path: Path, options: Options, labelled: bool) -> Dataset | Examples:
-        table = objects_table(path, load_lines(path))
-        return build_dataset(scan_table(path, self.name, table, PLACE), options, labelled)
+    def load(self, path: Path) -> list[dict[str, Any]]:
+        return load_lines(path)
 
-    def write(
-        self,
-        dataset: Dataset,
-        sets: CandidateSets,
-        keep: NDArray[np.bool_],
-        path: Path,
-        scores: NDArray[Any] | None = None,
-    ) -> None:
-        objects = _corrected(dataset, sets, keep, load_lines(dataset.source.path))
-        lines = [json.dumps(entry, ensure_ascii=False) + "\n" for entry in objects]
-        path.write_text("".join(lines), encoding="utf-8")
+    def dump(self, objects: list[dict[str, Any]]) -> str:
+        return "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in objects)
 
 
-class JsonArray(Format):
+class JsonArray(ObjectFormat):
     """A JSON array of objects."""
 
     name = "json"
@@ -62,19 +69,11 @@ class JsonArray(Format):
     def recognise(self, path: Path, head: bytes) -> bool:
         return _is_json(path, head) and _first_byte(head) == ARRAY_START
 
-    def read(self, path: Path, options: Options, labelled: bool) -> Dataset | Examples:
-        table = objects_table(path, load_objects(path))
-        return build_dataset(scan_table(path, self.name, table, PLACE), options, labelled)
+    def load(self, path: Path) -> list[dict[str, Any]]:
+        return load_objects(path)
 
-    def write(
-        self,
-        dataset: Dataset,
-        sets: CandidateSets,
-        keep: NDArray[np.bool_],
-        path: Path,
-        scores: NDArray[Any] | None = None,
-    ) -> None:
-        write_objects(path, _corrected(dataset, sets, keep, load_objects(dataset.source.path)))
+    def dump(self, objects: list[dict[str, Any]]) -> str:
+        return dump_objects(objects)
 
 
 def _is_json(path: Path, head: bytes) -> bool:
@@ -191,26 +190,23 @@ def _as_text(value: Any) -> str | None:
 # ---- writing
 
 
-def write_objects(path: Path, objects: list[dict[str, Any]]) -> None:
-    """Write an array of objects."""
-    text = json.dumps(objects, ensure_ascii=False, indent=2) + "\n"
-    path.write_text(text, encoding="utf-8")
+def dump_objects(objects: list[dict[str, Any]]) -> str:
+    """Return an array of objects as text."""
+    return json.dumps(objects, ensure_ascii=False, indent=2) + "\n"
 
 
-def _corrected(
-    dataset: Dataset,
-    sets: CandidateSets,
-    keep: NDArray[np.bool_],
-    objects: list[dict[str, Any]],
-) -> list[dict[str, Any]]:
+def _corrected(correction: Correction, objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Put other candidates into objects that are otherwise as they were."""
+    dataset = correction.dataset
     options = dataset.source.options
     if options["annotator"] is not None:
         objects = [objects[i] for i in first_rows([entry[options["id"]] for entry in objects])]
     name = options["labels"][0] if dataset.answers is None else LABELS
     outdated = outdated_columns(dataset)
     corrected = []
-    for entry, labels, is_kept in zip(objects, sets, keep.tolist(), strict=True):
+    for entry, labels, is_kept in zip(
+        objects, correction.sets, correction.keep.tolist(), strict=True
+    ):
         if is_kept:
             is_text = isinstance(entry.get(name), str)
             cell = joined(labels, options["sep"]) if is_text else list(labels)
