@@ -8,10 +8,12 @@ from candidly._version import __version__ as __version__
 from candidly.errors import naming_extras
 
 if TYPE_CHECKING:
+    from candidly.answers import Answers as Answers
     from candidly.auditing.rates import RatesEstimate as RatesEstimate
     from candidly.auditing.rates import estimate_rates as estimate_rates
     from candidly.auditing.verdicts import Audit as Audit
     from candidly.auditing.verdicts import audit as audit
+    from candidly.cells import Not as Not
     from candidly.corruption import corrupt as corrupt
     from candidly.kinds import Rates as Rates
     from candidly.kinds import Truth as Truth
@@ -20,8 +22,10 @@ if TYPE_CHECKING:
     from candidly.training.trainer import fit as fit
 
 _HOMES = {
+    "Answers": "answers",
     "Audit": "auditing.verdicts",
     "CandidateSets": "sets",
+    "Not": "cells",
     "PartialLabelClassifier": "training.estimator",
     "Rates": "kinds",
     "Truth": "kinds",

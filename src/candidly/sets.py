@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -14,6 +13,20 @@ from scipy import sparse
 
 from candidly.blocks import row_blocks
 from candidly.errors import InputError
+from candidly.labels import (
+    class_finder,
+    class_list,
+    cut,
+    factorise,
+    first_of,
+    holds_integers,
+    index_dtype,
+    labels_of,
+    listed,
+    row_of,
+    shown_classes,
+    sorted_labels,
+)
 
 Parts = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]  # indptr, indices, classes
 
@@ -73,7 +86,7 @@ class CandidateSets:
                 f"sep={sep!r}: expected a non-empty string such as '|', or None to keep strings "
                 "whole."
             )
-        self._fill(*_read(sets, None if classes is None else _class_list(classes), sep))
+        self._fill(*_read(sets, None if classes is None else class_list(classes), sep))
 
     def _fill(
         self, indptr: NDArray[Any], indices: NDArray[Any], classes: NDArray[Any]
@@ -127,7 +140,7 @@ class CandidateSets:
         rows = np.arange(len(self))[key if isinstance(key, slice | list) else np.asarray(key)]
         if rows.ndim != 1:
             raise IndexError(
-                f"CandidateSets are indexed by one list or mask of rows, not by {_cut(repr(key))}."
+                f"CandidateSets are indexed by one list or mask of rows, not by {cut(repr(key))}."
             )
         sizes = self.sizes[rows]
         indptr = np.concatenate([[0], np.cumsum(sizes)])
@@ -204,9 +217,9 @@ class CandidateSets:
         -------
         int64 array of shape (len(labels),)
         """
-        values = _listed(labels, "labels")
+        values = listed(labels, "labels")
         each = np.arange(len(values) + 1)
-        return _encode(each, *_factorise(each, values), self.classes)
+        return _encode(each, *factorise(each, values), self.classes)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, CandidateSets):
@@ -218,7 +231,7 @@ class CandidateSets:
         )
 
     def __repr__(self) -> str:
-        shown = f"{len(self)} examples, {_shown(self.classes)}"
+        shown = f"{len(self)} examples, {shown_classes(self.classes)}"
         if len(self):
             low, mean, high = self.sizes.min(), self.sizes.mean(), self.sizes.max()
             shown += f", {mean:.2f} candidates each ({low} to {high})"
@@ -235,13 +248,13 @@ def _read(sets: Any, classes: NDArray[Any] | None, sep: str | None) -> Parts:
     if sparse.issparse(sets):
         return _read_sparse(sets, classes)
     if hasattr(sets, "columns"):
-        table = _read_matrix(np.asarray(sets), _class_list(list(sets.columns)))
+        table = _read_matrix(np.asarray(sets), class_list(list(sets.columns)))
         if classes is None:
             return table
         return _read_sets(object.__new__(CandidateSets)._fill(*table), classes)
     array = np.asarray(sets) if hasattr(sets, "__array__") else None
     if array is None or array.ndim == 1:
-        return _read_rows(_listed(sets if array is None else array, "sets"), classes, sep)
+        return _read_rows(listed(sets if array is None else array, "sets"), classes, sep)
     if array.ndim != 2:
         raise InputError(
             f"sets of shape {array.shape}: expected a 0/1 matrix (n, c), or one set of labels per "
@@ -282,7 +295,7 @@ def _read_matrix(matrix: NDArray[Any], classes: NDArray[Any] | None) -> Parts:
     for rows in row_blocks(*matrix.shape):
         block = _as_bool(matrix[rows], rows.start, classes)
         sizes.append(block.sum(axis=1, dtype=np.int64))
-        indices.append((np.flatnonzero(block) % c).astype(_index_dtype(c)))
+        indices.append((np.flatnonzero(block) % c).astype(index_dtype(c)))
     return _filled(np.cumsum(np.concatenate(sizes))), np.concatenate(indices), classes
 
 
@@ -314,11 +327,11 @@ def _read_sparse(matrix: Any, classes: NDArray[Any] | None) -> Parts:
     wrong = (csr.data != 0) & (csr.data != 1)
     if wrong.any():
         at = int(wrong.argmax())
-        raise _bad_entry(_row_of(csr.indptr, at), int(csr.indices[at]), csr.data[at], classes)
+        raise _bad_entry(row_of(csr.indptr, at), int(csr.indices[at]), csr.data[at], classes)
     if not csr.data.all():
         csr = csr.copy()
         csr.eliminate_zeros()
-    indices = csr.indices.astype(_index_dtype(len(classes)))
+    indices = csr.indices.astype(index_dtype(len(classes)))
     return _filled(csr.indptr.astype(np.int64)), indices, classes
 
 
@@ -332,8 +345,9 @@ def _fit_width(shape: tuple[int, ...], classes: NDArray[Any] | None) -> NDArray[
         return np.arange(shape[1])
     if len(classes) != shape[1]:
         raise InputError(
-            f"sets is a matrix of shape {tuple(shape)}, but there are {_shown(classes)}: expected "
-            "a column per class. For a table of labels rather than of 0/1, pass a list of lists."
+            f"sets is a matrix of shape {tuple(shape)}, but there are {shown_classes(classes)}: "
+            "expected a column per class. For a table of labels rather than of 0/1, pass a list of "
+            "lists."
         )
     return classes
 
@@ -353,32 +367,17 @@ def _read_rows(
     """One item per example: a label, a string to split, or several labels."""
     if isinstance(rows, np.ndarray):
         indptr = _filled(np.arange(len(rows) + 1))
-        uniques, inverse = _factorise(indptr, rows)
+        uniques, inverse = factorise(indptr, rows)
     else:
-        split = [_labels_of(row, sep) for row in rows]
+        split = [labels_of(row, sep) for row in rows]
         sizes = np.fromiter(chain([0], map(len, split)), dtype=np.int64, count=len(split) + 1)
         indptr = _filled(np.cumsum(sizes))
-        uniques, inverse = _factorise(indptr, list(chain.from_iterable(split)))
+        uniques, inverse = factorise(indptr, list(chain.from_iterable(split)))
     _refuse_nested_matrix(np.diff(indptr), uniques)
     if classes is None:
         classes = _occurring(indptr, uniques, inverse)
     codes = _encode(indptr, uniques, inverse, classes)
     return *_compress(indptr, codes, len(classes)), classes
-
-
-def _labels_of(row: Any, sep: str | None) -> Collection[Any]:
-    """The labels that one item stands for."""
-    if isinstance(row, list | tuple | set | frozenset):
-        return row
-    if isinstance(row, str):
-        if sep is None:
-            return [row] if row.strip() else []
-        return [label for piece in row.split(sep) if (label := piece.strip())]
-    if hasattr(row, "__array__"):
-        return np.atleast_1d(np.asarray(row)).tolist()
-    if isinstance(row, Iterable) and not isinstance(row, bytes | Mapping):
-        return list(row)
-    return [row]
 
 
 def _refuse_nested_matrix(sizes: NDArray[Any], uniques: list[Any]) -> None:
@@ -391,77 +390,22 @@ def _refuse_nested_matrix(sizes: NDArray[Any], uniques: list[Any]) -> None:
         )
 
 
-def _factorise(
-    indptr: NDArray[Any], values: list[Any] | NDArray[Any], where: str = "row"
-) -> tuple[list[Any], NDArray[np.int64]]:
-    """Return the distinct labels, and which of them each value is. Refuse NaN, None and NA."""
-    if isinstance(values, np.ndarray):
-        distinct, inverse = np.unique(values, return_inverse=True)
-        uniques = distinct.tolist()
-    else:
-        seen: dict[Any, int] = {}
-        try:
-            inverse = np.fromiter(
-                (seen.setdefault(v, len(seen)) for v in values), dtype=np.int64, count=len(values)
-            )
-        except TypeError:
-            at = next(i for i, value in enumerate(values) if not _hashable(value))
-            raise InputError(
-                f"{where} {_row_of(indptr, at)}: {values[at]!r} is not a label; expected a string "
-                "or a number."
-            ) from None
-        uniques = [value.item() if isinstance(value, np.generic) else value for value in seen]
-    if missing := [i for i, label in enumerate(uniques) if _is_missing(label)]:
-        row = _row_of(indptr, _first(inverse, missing))
-        raise InputError(
-            f"{where} {row}: missing label ({uniques[missing[0]]!r}). Fill it in, or drop it."
-        )
-    return uniques, inverse
-
-
 def _occurring(indptr: NDArray[Any], uniques: list[Any], inverse: NDArray[Any]) -> NDArray[Any]:
     """The labels that occur, sorted; by type first if they cannot be compared."""
     if bools := [i for i, label in enumerate(uniques) if isinstance(label, bool)]:
-        raise _unknown(_row_of(indptr, _first(inverse, bools)), uniques[bools[0]], None)
-    try:
-        return label_array(sorted(uniques))
-    except TypeError:
-        return label_array(sorted(uniques, key=_by_type))
-
-
-def _by_type(label: Any) -> tuple[str, Any]:
-    return type(label).__name__, label if isinstance(label, int | float | str) else repr(label)
+        raise _unknown(row_of(indptr, first_of(inverse, bools)), uniques[bools[0]], None)
+    return sorted_labels(uniques)
 
 
 def _encode(
     indptr: NDArray[Any], uniques: list[Any], inverse: NDArray[Any], classes: NDArray[Any]
 ) -> NDArray[np.int64]:
     """The class index of every value, whose label is ``uniques[inverse]``."""
-    index = np.fromiter(map(_finder(classes), uniques), dtype=np.int64, count=len(uniques))
+    index = np.fromiter(map(class_finder(classes), uniques), dtype=np.int64, count=len(uniques))
     if (index < 0).any():
-        at = _first(inverse, np.flatnonzero(index < 0))
-        raise _unknown(_row_of(indptr, at), uniques[inverse[at]], classes)
+        at = first_of(inverse, np.flatnonzero(index < 0))
+        raise _unknown(row_of(indptr, at), uniques[inverse[at]], classes)
     return index[inverse]
-
-
-def _finder(classes: NDArray[Any]) -> Callable[[Any], int]:
-    """Make a function from a label to its class index, or -1. True and False are not numbers."""
-    known = {label: i for i, label in enumerate(classes.tolist())}
-    holds_bools = any(isinstance(label, bool) for label in known)
-    by_position = not _holds_integers(classes)
-
-    def find(label: Any) -> int:
-        if isinstance(label, bool) and not holds_bools:
-            return -1
-        if isinstance(label, int) and by_position:
-            return label if 0 <= label < len(known) else -1
-        return known.get(label, -1)
-
-    return find
-
-
-def _holds_integers(classes: NDArray[Any]) -> bool:
-    return any(isinstance(label, int) for label in classes.tolist())
 
 
 def _unknown(row: int, label: Any, classes: NDArray[Any] | None) -> InputError:
@@ -472,15 +416,15 @@ def _unknown(row: int, label: Any, classes: NDArray[Any] | None) -> InputError:
             "these are labels, pass classes=[False, True]."
         )
     assert classes is not None
-    if isinstance(label, int) and not _holds_integers(classes):
+    if isinstance(label, int) and not holds_integers(classes):
         return InputError(
             f"row {row}: position {label} is outside 0..{len(classes) - 1}. Integers are positions "
-            f"here, because the class list holds none: {_shown(classes)}."
+            f"here, because the class list holds none: {shown_classes(classes)}."
         )
     return InputError(
-        f"row {row}: label {label!r} is not among the {_shown(classes)}. Correct it, convert its "
-        "type, or add it to `classes`. (Strings given as whole rows are split at `sep`; sep=None "
-        "keeps them whole.)"
+        f"row {row}: label {label!r} is not among the {shown_classes(classes)}. Correct it, "
+        "convert its type, or add it to `classes`. (Strings given as whole rows are split at "
+        "`sep`; sep=None keeps them whole.)"
     )
 
 
@@ -495,108 +439,4 @@ def _compress(
         is_new = np.concatenate([[True], keys[1:] != keys[:-1]])  # ten times as fast as np.unique
         keys = keys[is_new]
     starts = np.searchsorted(keys, np.arange(n + 1) * c).astype(np.int64)
-    return starts, (keys % c).astype(_index_dtype(c))
-
-
-# ---- class lists and other small things
-
-
-def _class_list(classes: Any) -> NDArray[Any]:
-    """The class labels as an array, from a list of them or from their number."""
-    if isinstance(classes, int | np.integer) and not isinstance(classes, bool):
-        if classes < 1:
-            raise InputError(f"classes={classes}: expected at least one class.")
-        return np.arange(classes)
-    listed = _listed(classes, "classes")
-    labels, inverse = _factorise(np.arange(len(listed) + 1), listed, "classes, entry")
-    if not labels:
-        raise InputError(
-            "classes is empty: expected at least one label; leave it out to take those that occur."
-        )
-    if len(labels) < len(listed):
-        at = int(np.flatnonzero(np.bincount(inverse) > 1)[0])
-        first, second = np.flatnonzero(inverse == at)[:2].tolist()
-        raise InputError(
-            f"classes: duplicate {labels[at]!r} (entries {first} and {second}): name each class "
-            "once."
-        )
-    return label_array([labels[i] for i in inverse])
-
-
-def _listed(values: Any, name: str) -> list[Any] | NDArray[Any]:
-    """An ordered collection as a list; one-dimensional arrays of numbers stay arrays."""
-    if hasattr(values, "__array__"):
-        array = np.asarray(values)
-        if array.ndim != 1:
-            raise InputError(f"{name} of shape {array.shape}: expected one dimension.")
-        return array if array.dtype.kind in "biuf" else array.tolist()
-    if isinstance(values, str | bytes | Mapping | AbstractSet) or not isinstance(values, Iterable):
-        kind = type(values).__name__
-        raise InputError(
-            f"{name} is of type {kind}, {_cut(repr(values))}: expected a list or an array, in a "
-            "fixed order."
-        )
-    return list(values)
-
-
-def label_array(labels: list[Any]) -> NDArray[Any]:
-    """Make an array of labels: of str, int, bool or float if all are alike, else of objects.
-
-    Parameters
-    ----------
-    labels : list
-        A float that is a whole number, such as 3.0, counts as an int.
-
-    Returns
-    -------
-    array of shape (len(labels),)
-
-    Examples
-    --------
-    >>> label_array([1, 2.0])
-    array([1, 2])
-    """
-    labels = [int(x) if isinstance(x, float) and x.is_integer() else x for x in labels]
-    alike = len({type(x) for x in labels}) == 1 and isinstance(labels[0], str | int | float)
-    array = np.array(labels) if alike else np.zeros(0)
-    if array.tolist() == labels:
-        return array
-    return np.fromiter(labels, dtype=object, count=len(labels))
-
-
-def _index_dtype(c: int) -> type[np.generic]:
-    """The smallest type that holds 0..c-1."""
-    return np.uint8 if c <= 2**8 else np.uint16 if c <= 2**16 else np.int32
-
-
-def _row_of(indptr: NDArray[Any], at: int) -> int:
-    """The row that holds the entry number `at`."""
-    return int(np.searchsorted(indptr, at, side="right")) - 1
-
-
-def _first(inverse: NDArray[Any], wanted: Any) -> int:
-    """The first place of one of the wanted labels."""
-    return int(np.isin(inverse, wanted).argmax())
-
-
-def _hashable(value: Any) -> bool:
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
-
-
-def _is_missing(label: Any) -> bool:
-    """None, NaN, NaT, and pandas' NA (which answers no comparison)."""
-    return label is None or type(label).__name__ == "NAType" or bool(label != label)  # noqa: PLR0124
-
-
-def _cut(text: str, width: int = 80) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
-
-
-def _shown(classes: NDArray[Any]) -> str:
-    """A class list in a few words."""
-    some = [repr(label) for label in classes[:5].tolist()] + (["…"] if len(classes) > 5 else [])
-    return f"{len(classes)} class{'es' if len(classes) > 1 else ''} [{_cut(', '.join(some), 120)}]"
+    return starts, (keys % c).astype(index_dtype(c))

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from candidly.answers import Answers
 from candidly.auditing.rates import NORMAL_90
-from candidly.data.dataset import UNKNOWN, Answers
+from candidly.data.dataset import UNKNOWN
 
 LISTED = 200  # annotators with the most answers have a line each; the others share one
 OTHERS = "(all others)"

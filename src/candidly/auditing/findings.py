@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from candidly.answers import Answers
 from candidly.auditing.annotators import AnnotatorTally
 from candidly.auditing.evidence import Outputs
 from candidly.auditing.posterior import Block, blocks, probabilities
 from candidly.auditing.rates import RatesEstimate
-from candidly.data.dataset import Answers
 from candidly.kinds import KINDS
 from candidly.metrics import audit_quality
 

@@ -4,14 +4,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from candidly.data.dataset import Answers as Answers
     from candidly.data.dataset import Dataset as Dataset
     from candidly.data.dataset import Examples as Examples
     from candidly.data.files import read_examples as read_examples
     from candidly.data.files import read_file as read_file
 
 _HOMES = {
-    "Answers": "dataset",
     "Dataset": "dataset",
     "Examples": "dataset",
     "read_examples": "files",

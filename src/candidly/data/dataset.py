@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from candidly.answers import Answers
+from candidly.cells import NO_CLASS_TEXT
 from candidly.errors import InputError
 from candidly.sets import CandidateSets
 
@@ -21,8 +23,6 @@ if TYPE_CHECKING:
 NO_CLASS = -1
 # The truth is not known.
 UNKNOWN = -2
-# How files of text say NO_CLASS.
-NO_CLASS_TEXT = "none of the classes"
 
 
 @dataclass(frozen=True)
@@ -150,41 +150,6 @@ class Source:
 
 
 @dataclass(frozen=True, eq=False)
-class Answers:
-    """Who proposed what.
-
-    Answer k is the set ``sets[k]`` that ``annotators[annotator[k]]`` gave to the example
-    ``row[k]``. An annotator has at most one answer to an example; those who gave none have no
-    entry.
-
-    Attributes
-    ----------
-    row : ndarray of int
-        The example of each answer.
-    annotator : ndarray of int
-        The annotator of each answer, as an index of `annotators`.
-    annotators : ndarray
-        Names of the annotators.
-    sets : CandidateSets
-        The answers.
-
-    Examples
-    --------
-    Two answers to the first example:
-
-    >>> sets = CandidateSets([["cat"], ["cat", "dog"]])
-    >>> answers = Answers(np.array([0, 0]), np.array([0, 1]), np.array(["ann", "bob"]), sets)
-    >>> answers.annotators[answers.annotator[1]].item(), answers.sets[1]
-    ('bob', ('cat', 'dog'))
-    """
-
-    row: NDArray[np.int64]
-    annotator: NDArray[np.int64]
-    annotators: NDArray[Any]
-    sets: CandidateSets
-
-
-@dataclass(frozen=True, eq=False)
 class Examples:
     """Examples to classify.
 
@@ -249,12 +214,10 @@ class Dataset(Examples):
     ----------
     sets : CandidateSets
         One set per example.
-    votes : sparse array of shape (n, c), optional
-        How many annotators proposed each label.
     scores : sparse array of shape (n, c), optional
         The file's numbers for the candidates.
     answers : Answers, optional
-        Who proposed what.
+        Who answered what; the sets are the unions of the answers.
     truth : ndarray of int, of shape (n,), optional
         Class indices, NO_CLASS or UNKNOWN; only used to evaluate.
 
@@ -275,7 +238,6 @@ class Dataset(Examples):
     """
 
     sets: CandidateSets
-    votes: sparse.csr_array | None = None
     scores: sparse.csr_array | None = None
     answers: Answers | None = None
     truth: NDArray[np.int64] | None = None

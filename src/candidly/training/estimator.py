@@ -26,11 +26,12 @@ from candidly.checks import number, one_of, whole
 from candidly.console.progress import bar
 from candidly.errors import InputError
 from candidly.kinds import Rates, Selection
+from candidly.labels import label_array
 from candidly.methods import METHODS, Method
 from candidly.methods.base import defaults
 from candidly.methods.settings import make_method
 from candidly.scores import energy
-from candidly.sets import CandidateSets, label_array
+from candidly.sets import CandidateSets
 from candidly.storage.store import (
     Run,
     read_arrays,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from candidly.errors import CandidlyError, InputError, TrainingError
-from candidly.sets import label_array
+from candidly.labels import label_array
 from candidly.storage.store import (
     load_tensors,
     read_json,

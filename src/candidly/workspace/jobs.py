@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from candidly.auditing.findings import collect_findings
 from candidly.auditing.verdicts import Audit
+from candidly.cells import NO_CLASS_TEXT
 from candidly.checks import whole
 from candidly.data import Dataset, Examples, read_examples, read_file
-from candidly.data.dataset import NO_CLASS_TEXT
 from candidly.data.export import joined, write_csv, write_sets
 from candidly.data.files import located
 from candidly.data.guard import memory_limit

@@ -1,4 +1,4 @@
-"""Candidate sets, votes, scores and truth, from the columns of a table."""
+"""Candidate sets, answers, scores and truth, from the columns of a table."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from candidly.answers import Answers
+from candidly.cells import NO_CLASS_TEXT
 from candidly.data.columns.collect import Collected, is_missing
 from candidly.data.columns.examples import Groups
 from candidly.data.columns.labels import (
     Where,
     class_indices,
+    refuse_empty,
     resolve_classes,
     to_sets,
     true_indices,
@@ -21,10 +24,9 @@ from candidly.data.columns.labels import (
 )
 from candidly.data.columns.roles import Roles
 from candidly.data.columns.scan import Scan
-from candidly.data.dataset import UNKNOWN, Answers, Options
+from candidly.data.dataset import UNKNOWN, Options
 from candidly.data.guard import to_float32
 from candidly.errors import InputError
-from candidly.sets import CandidateSets
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,27 +43,43 @@ def find_sets(
     scan = found.scan
     from_text = any(column.is_text for column in found.labels)
     true_pool = found.truth.pool if found.truth else {}
+    has_answers = len(found.labels) > 1 or groups is not None
     labels, true, classes = resolve_classes(
-        found.labels[0].pool, true_pool, options.classes, from_text
+        found.labels[0].pool, true_pool, options.classes, from_text, has_answers
     )
     parts: list[Part] = []
     for column in found.labels:
         indptr, codes = column.finish()
         place = partial(_entry_place, scan, indptr)
-        parts.append((indptr, class_indices(labels, codes, classes, place)))
-    if len(parts) > 1 or groups is not None:
-        fields = _from_answers(roles, found, groups, parts, classes)
+        parts.append((indptr, class_indices(labels, codes, classes, place, has_answers)))
+    notes: tuple[str, ...] = ()
+    if has_answers:
+        answers = _from_answers(roles, found, groups, parts, classes)
+        fields = {"sets": answers.to_sets(), "answers": answers}
+        notes = _none_notes(answers)
     else:
         fields = {"sets": to_sets(*parts[0], classes, scan.where)}
         if roles.scores is not None:
             values = found.whole(roles.scores)
             fields["scores"] = _scores(scan, values, *parts[0], len(classes))
     if found.truth is None:
-        return fields, ()
+        return fields, notes
     is_strict = options.classes is not None
     truth = true_indices(true, *found.truth.finish(), classes, scan.where, strict=is_strict)
     fields["truth"] = truth if groups is None else _agreed_truth(scan, truth, groups)
-    return fields, _truth_notes(unproposed(true, classes))
+    return fields, (*notes, *_truth_notes(unproposed(true, classes)))
+
+
+def _none_notes(answers: Answers) -> tuple[str, ...]:
+    """Say how many rows have no class among their answers."""
+    votes = answers.votes()
+    count = int((votes[:, :-1].sum(axis=1) == 0).sum())
+    if not count:
+        return ()
+    return (
+        f"{count} row(s) have no other answer than {NO_CLASS_TEXT!r}: their candidate set is all "
+        "classes.",
+    )
 
 
 def _truth_notes(names: list[Any]) -> tuple[str, ...]:
@@ -88,8 +106,8 @@ def _from_answers(
     groups: Groups | None,
     parts: list[Part],
     classes: NDArray[Any],
-) -> dict[str, Any]:
-    """Make sets as unions of answers: of several columns, or of several rows."""
+) -> Answers:
+    """Collect the answers: of several columns, or of several rows."""
     n = len(parts[0][0]) - 1
     k = len(parts)
     sizes = np.concatenate([np.diff(indptr) for indptr, _ in parts])
@@ -139,24 +157,29 @@ def _combined(
     classes: NDArray[Any],
     where: Where,
     n: int,
-) -> dict[str, Any]:
-    """Turn answers, one set per (example, annotator), into votes and unions; drop empty answers."""
+) -> Answers:
+    """Join the answers of an annotator to an example into one; drop empty answers."""
     given = sizes > 0
+    refuse_empty(np.bincount(example[given], minlength=n), where)
+    if not len(classes):
+        raise InputError(
+            f"{where(0)}: all answers are {NO_CLASS_TEXT!r}, so no class is known. Name the "
+            "classes by --classes."
+        )
     keys, answer = np.unique(example[given] * len(names) + annotator[given], return_inverse=True)
     owner = np.repeat(answer, sizes[given])
-    answered = sparse.csr_array(
-        (np.ones(len(index), dtype=np.int32), (owner, index)), shape=(len(keys), len(classes))
+    joined = sparse.csr_array(
+        (np.ones(len(index), dtype=np.int32), (owner, index)), shape=(len(keys), len(classes) + 1)
     )
-    answered.data[:] = 1  # what an annotator says twice counts once
-    row = keys // len(names)
-    of_example = sparse.csr_array(
-        (np.ones(len(keys), dtype=np.int32), (row, np.arange(len(keys)))), (n, len(keys))
+    joined.data[:] = 1  # what an annotator says twice counts once
+    return Answers.from_membership(
+        joined,
+        keys // len(names),
+        keys % len(names),
+        n_rows=n,
+        classes=classes,
+        annotators=names,
     )
-    votes = of_example @ answered
-    votes.sort_indices()
-    sets = to_sets(votes.indptr, votes.indices, classes, where)
-    answers = Answers(row, keys % len(names), names, CandidateSets(answered.astype(bool), classes))
-    return {"sets": sets, "votes": votes, "answers": answers}
 
 
 def _scores(

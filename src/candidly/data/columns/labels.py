@@ -13,10 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from candidly.cells import NO_CLASS_TEXT
 from candidly.data.columns.scan import is_list, is_text
-from candidly.data.dataset import NO_CLASS_TEXT, UNKNOWN
+from candidly.data.dataset import UNKNOWN
 from candidly.errors import InputError
-from candidly.sets import CandidateSets, label_array
+from candidly.labels import label_array
+from candidly.sets import CandidateSets
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -252,7 +254,11 @@ def _parse_classes(text: str, given: str | Path) -> list[Any]:
 
 
 def resolve_classes(
-    pool: dict[Any, int], truth: dict[Any, int], classes: Sequence[Any] | None, is_text: bool
+    pool: dict[Any, int],
+    truth: dict[Any, int],
+    classes: Sequence[Any] | None,
+    is_text: bool,
+    has_answers: bool = False,
 ) -> tuple[list[Any], list[Any], NDArray[Any]]:
     """Decide whether labels are numbers, and which classes there are.
 
@@ -267,6 +273,8 @@ def resolve_classes(
         The class list.
     is_text : bool
         Whether the labels were read from text.
+    has_answers : bool
+        Whether the labels are answers of annotators, who may say "none of the classes".
 
     Returns
     -------
@@ -281,7 +289,8 @@ def resolve_classes(
         labels = _as_numbers(labels)
         true = _as_numbers(true)
     if classes is None:
-        ordered = sorted(set(labels), key=lambda label: (isinstance(label, str), label))
+        found = {label for label in labels if not (has_answers and is_none_answer(label))}
+        ordered = sorted(found, key=lambda label: (isinstance(label, str), label))
         return labels, true, label_array(ordered)
     if all(isinstance(label, int) for label in labels) and all(map(_is_number, classes)):
         classes = [int(label) for label in classes]
@@ -295,6 +304,11 @@ def _as_numbers(labels: list[Any]) -> list[Any]:
 def says_no_class(label: Any) -> bool:
     """Say whether a true label that is not a class means that the example belongs to none."""
     return " ".join(str(label).casefold().split()) in (NO_CLASS_TEXT, "-1")
+
+
+def is_none_answer(label: Any) -> bool:
+    """Say whether an annotator's label is "none of the classes", in any case and spacing."""
+    return isinstance(label, str) and " ".join(label.casefold().split()) == NO_CLASS_TEXT
 
 
 def _is_number(label: Any) -> bool:
@@ -325,10 +339,19 @@ def class_positions(labels: Sequence[Any], classes: NDArray[Any]) -> NDArray[np.
 
 
 def class_indices(
-    labels: list[Any], codes: NDArray[Any], classes: NDArray[Any], place: Where
+    labels: list[Any],
+    codes: NDArray[Any],
+    classes: NDArray[Any],
+    place: Where,
+    has_answers: bool = False,
 ) -> NDArray[Any]:
-    """Turn codes of `labels` into class indices; `place` names an entry of `codes`."""
+    """Turn codes of `labels` into class indices; `place` names an entry of `codes`.
+
+    If `has_answers`, the answer "none of the classes" has the index c.
+    """
     index = class_positions(labels, classes)
+    if has_answers:
+        index[[is_none_answer(label) for label in labels]] = len(classes)
     if len(index) and (unknown := (index < 0)[codes]).any():
         at = int(unknown.argmax())
         shown = [str(name) for name in classes[:SHOWN_CLASSES].tolist()]
@@ -384,16 +407,22 @@ def to_sets(
 ) -> CandidateSets:
     """Make candidate sets of class indices; a row without any is refused."""
     sizes = np.diff(indptr)
-    if not sizes.all():
-        row = int(sizes.argmin())
-        count = int(np.count_nonzero(sizes == 0))
-        others = f" ({count} such rows)" if count > 1 else ""
-        raise InputError(
-            f"{where(row)}: the candidate set is empty{others}. Every example needs a candidate: "
-            "fill it in, drop the row, or give it all classes if nothing is known."
-        )
+    refuse_empty(sizes, where)
     matrix = sparse.csr_array(
         (np.ones(len(index), dtype=bool), index, indptr), shape=(len(sizes), len(classes))
     )
     matrix.sum_duplicates()
     return CandidateSets(matrix, classes)
+
+
+def refuse_empty(sizes: NDArray[Any], where: Where) -> None:
+    """Refuse a row without candidates, or without answers."""
+    if sizes.all():
+        return
+    row = int(sizes.argmin())
+    count = int(np.count_nonzero(sizes == 0))
+    others = f" ({count} such rows)" if count > 1 else ""
+    raise InputError(
+        f"{where(row)}: the candidate set is empty{others}. Every example needs a candidate: "
+        "fill it in, drop the row, or give it all classes if nothing is known."
+    )

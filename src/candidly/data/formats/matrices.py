@@ -15,7 +15,8 @@ from candidly.data.columns.labels import class_positions, says_no_class, to_sets
 from candidly.data.dataset import NO_CLASS, UNKNOWN
 from candidly.data.guard import ROW_BYTES, refuse_larger_than_memory, to_float32
 from candidly.errors import InputError
-from candidly.sets import CandidateSets, label_array
+from candidly.labels import label_array
+from candidly.sets import CandidateSets
 
 
 def row_place(path: Path, row: int) -> str:
