@@ -480,8 +480,9 @@ class Answers:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Answers):
             return NotImplemented
-        pairs = zip(self._parts(), other._parts(), strict=True)
-        return all(np.array_equal(mine, theirs) for mine, theirs in pairs)
+        return all(
+            np.array_equal(getattr(self, name), getattr(other, name)) for name in _Parts._fields
+        )
 
     def __repr__(self) -> str:
         n, k = self.shape

@@ -11,7 +11,7 @@ from scipy import sparse
 
 from candidly.answers import Answers
 from candidly.auditing.rates import NORMAL_90
-from candidly.data.dataset import UNKNOWN
+from candidly.data.dataset import NO_CLASS, UNKNOWN
 
 LISTED = 200  # annotators with the most answers have a line each; the others share one
 OTHERS = "(all others)"
@@ -24,7 +24,7 @@ class AnnotatorTally:
     Parameters
     ----------
     answers : Answers
-        Who proposed what.
+        Who answered what. Anonymous answers are those of one annotator, "anyone".
     n_classes : int
     truth : int array of shape (n,), optional
         Class indices, NO_CLASS or UNKNOWN; adds the true share of wrong answers.
@@ -33,11 +33,8 @@ class AnnotatorTally:
     def __init__(
         self, answers: Answers, n_classes: int, truth: NDArray[np.int64] | None = None
     ) -> None:
+        self.answers = answers
         self.names, self.who = _most_active(answers)
-        order = np.argsort(answers.row, kind="stable")
-        self.row = answers.row[order]
-        self.who = self.who[order]
-        self.sets = answers.sets[order]
         self.outside = np.zeros(len(self.names))
         self.missed = np.zeros((len(self.names), n_classes))
         self.due = np.zeros((len(self.names), n_classes))
@@ -53,16 +50,20 @@ class AnnotatorTally:
         posterior : array of shape (b, c)
             Probability of each class to be their truth; see `auditing.posterior`.
         """
-        mine = slice(*np.searchsorted(self.row, (block.start, block.stop)).tolist())
+        mine = self.answers.span(block)
         if mine.start == mine.stop:
             return
-        given = self.sets.dense(mine)
-        q = posterior[self.row[mine] - block.start]
+        given = self.answers.membership(block).toarray().astype(bool)
+        q = posterior[self.answers.row[mine] - block.start]
         each = sparse.csr_array(
-            (np.ones(len(q)), (self.who[mine], np.arange(len(q)))), (len(self.names), len(q))
+            (self.answers.counts[mine], (self.who[mine], np.arange(len(q)))),
+            (len(self.names), len(q)),
         )
-        self.outside += each @ (1 - np.where(given, q, 0).sum(axis=1))
-        self.missed += each @ np.where(given, 0, q)
+        # An answer of none of the classes is right if the truth is no class.
+        no_class = np.maximum(0, 1 - q.sum(axis=1, keepdims=True))
+        right = np.where(given, np.hstack([q, no_class]), 0).sum(axis=1)
+        self.outside += each @ (1 - right)
+        self.missed += each @ np.where(given[:, :-1], 0, q)
         self.due += each @ q
 
     def table(self, classes: list[Any]) -> list[dict[str, Any]]:
@@ -80,8 +81,8 @@ class AnnotatorTally:
             share without the truth, with its interval from `low` to `high`; `missed`:
             the classes most often omitted; and `true_outside`, if any truth is known.
         """
-        counts = np.bincount(self.who, minlength=len(self.names))
-        widths = np.bincount(self.who, self.sets.sizes, minlength=len(self.names)) / counts
+        counts = self._summed(self.answers.counts)
+        widths = self._summed(self.answers.counts * self.answers.sizes) / counts
         true_shares = self._true_shares()
         entries = []
         for k, name in enumerate(self.names):
@@ -111,18 +112,23 @@ class AnnotatorTally:
         """The share of each one's answers without the truth, if any truth is known."""
         if self.truth is None or not (self.truth != UNKNOWN).any():
             return None
-        truth = self.truth[self.row]
+        truth = self.truth[self.answers.row]
         known = truth != UNKNOWN
-        wrong = known & ~self.sets.contains(np.maximum(truth, -1))
-        counts, wrongs = (
-            np.bincount(self.who, mask, minlength=len(self.names)) for mask in (known, wrong)
-        )
+        index = np.where(truth == NO_CLASS, self.answers.n_classes, truth)
+        is_truth = self.answers.indices == np.repeat(index, self.answers.sizes)
+        wrong = known & ~np.logical_or.reduceat(is_truth, self.answers.indptr[:-1])
+        counts = self._summed(known * self.answers.counts)
+        wrongs = self._summed(wrong * self.answers.counts)
         return [float(w / n) if n else None for w, n in zip(wrongs, counts, strict=True)]
+
+    def _summed(self, weights: NDArray[Any]) -> NDArray[Any]:
+        """Add one weight per answer, by annotator."""
+        return np.bincount(self.who, weights, minlength=len(self.names))
 
 
 def _most_active(answers: Answers) -> tuple[list[Any], NDArray[np.int64]]:
     """(names, number of each answer's annotator among them); those beyond LISTED are one."""
-    counts = np.bincount(answers.annotator, minlength=len(answers.annotators))
+    counts = np.bincount(answers.annotator, answers.counts, minlength=len(answers.annotators))
     order = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
     number = np.full(len(counts), min(len(order), LISTED), dtype=np.int64)
     number[order[:LISTED]] = np.arange(min(len(order), LISTED))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from candidly.agreement import agreement_facts
 from candidly.blocks import row_blocks
 from candidly.console.terminal import counted, grid, printable
 from candidly.data.dataset import NO_CLASS, UNKNOWN, Dataset, Examples
@@ -24,6 +25,13 @@ SEPARATORS = (",", ";", "|", "/", "+", "&", "\t")
 # Sets of one input that are compared with all its others.
 ROUNDS = 64
 HASHED_ENTRIES = 1 << 21
+# What Krippendorff's alpha from each value on means, by his own rule of thumb.
+ALPHA_MEANS = (
+    (0.8, "the answers are reliable"),
+    (0.667, "good enough for tentative conclusions"),
+    (0.2, "annotators often disagree: check the instructions and the classes"),
+    (-np.inf, "little better than chance, or worse: do not trust the labels as they are"),
+)
 
 
 def collect_facts(dataset: Dataset) -> dict[str, Any]:
@@ -62,6 +70,7 @@ def collect_facts(dataset: Dataset) -> dict[str, Any]:
         "rows": len(dataset),
         "inputs": _inputs(dataset),
         "annotators": _annotators(dataset),
+        "agreement": None if dataset.answers is None else agreement_facts(dataset.answers),
         "classes": [
             {"label": label, "rows": count} for label, count in zip(classes, counts, strict=True)
         ],
@@ -101,10 +110,9 @@ def _missing(dataset: Dataset) -> dict[str, Any]:
 def _annotators(dataset: Dataset) -> list[dict[str, Any]]:
     if dataset.answers is None:
         return []
-    given = np.bincount(
-        dataset.answers.annotator, minlength=len(dataset.answers.annotators)
-    ).tolist()
-    names = dataset.answers.annotators.tolist()
+    answers = dataset.answers
+    given = np.bincount(answers.annotator, minlength=len(answers.annotators)).tolist()
+    names = answers.annotators.tolist()
     return [{"name": name, "answers": count} for name, count in zip(names, given, strict=True)]
 
 
@@ -334,12 +342,38 @@ def _summary(facts: dict[str, Any]) -> list[str]:
     if facts["annotators"]:
         given = sum(entry["answers"] for entry in facts["annotators"])
         lines.append(f"annotators  {len(facts['annotators'])}, who gave {counted(given, 'answer')}")
+    if facts["agreement"] and facts["agreement"]["rows"]:
+        first, *others = _agreement(facts["agreement"])
+        lines += [f"agreement   {first}", *(f"            {line}" for line in others)]
     if truth is not None and truth["known"]:
         lines.append(
             f"truth       known of {counted(truth['known'], 'row')}: {truth['outside']:,} outside "
             f"their sets, {truth['no_class']:,} of no class (only used to evaluate)"
         )
     return lines
+
+
+def _agreement(found: dict[str, Any]) -> list[str]:
+    """Say how well annotators agree where a row has several answers."""
+    rows = counted(found["rows"], "row has", "rows have")
+    lines = [f"{rows} several answers; all agree in {100 * found['unanimous']:.1f}% of them"]
+    if found["alpha"] is not None:
+        meaning = next(text for least, text in ALPHA_MEANS if found["alpha"] >= least)
+        lines.append(f"Krippendorff's alpha {found['alpha']:.2f} (1 is full agreement): {meaning}")
+    if found["lowest"] is not None:
+        pairs = [found["lowest"]]
+        if found["highest"] != found["lowest"]:
+            pairs.append(found["highest"])
+        names = ("lowest", "highest") if len(pairs) > 1 else ("only pair",)
+        shown = ", ".join(f"{name} {_pair(pair)}" for name, pair in zip(names, pairs, strict=True))
+        lines.append(f"Cohen's kappa: {shown}")
+    return lines
+
+
+def _pair(entry: dict[str, Any]) -> str:
+    """Show the kappa of two annotators."""
+    who = f"{printable(entry['first'])} and {printable(entry['second'])}"
+    return f"{entry['kappa']:.2f} ({who}, {counted(entry['rows'], 'row')})"
 
 
 def _remarks(facts: dict[str, Any]) -> list[str]:

@@ -113,12 +113,12 @@ def _from_answers(
     sizes = np.concatenate([np.diff(indptr) for indptr, _ in parts])
     index = np.concatenate([codes for _, codes in parts])
     if groups is None:
-        names = np.array(roles.labels)
+        names = list(roles.labels)
         annotator = np.repeat(np.arange(k), n)
         example = first = np.arange(n)
     else:
         encoded = _annotators(roles, found).dictionary_encode()
-        names = np.array(encoded.dictionary.to_pylist())
+        names = encoded.dictionary.to_pylist()
         codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         annotator = np.tile(codes, k)
         example = groups.of
@@ -151,7 +151,7 @@ def _annotators(roles: Roles, found: Collected) -> pa.Array:
 def _combined(
     example: NDArray[Any],
     annotator: NDArray[Any],
-    names: NDArray[Any],
+    names: list[str],
     sizes: NDArray[Any],
     index: NDArray[Any],
     classes: NDArray[Any],
