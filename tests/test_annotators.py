@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
+from candidly.answers import Answers
 from candidly.auditing.annotators import LISTED, OTHERS, AnnotatorTally, wilson
 from candidly.auditing.posterior import class_posterior
-from candidly.data.dataset import Answers
-from candidly.sets import CandidateSets
 
 
 def test_the_posterior_shares_out_the_verdict():
@@ -19,11 +18,13 @@ def test_the_posterior_shares_out_the_verdict():
 
 def tally(posterior, truth=None, step=1):
     """Row 0: a says x, b says x|y. Row 1: a says z. Row 2: b says y."""
-    answers = Answers(
-        np.array([2, 0, 1, 0]),
-        np.array([1, 0, 0, 1]),
-        np.array(["a", "b", "idle"]),
-        CandidateSets([["y"], ["x"], ["z"], ["x", "y"]], classes=["x", "y", "z"]),
+    answers = Answers.from_long(
+        [2, 0, 1, 0],
+        ["b", "a", "a", "b"],
+        ["y", "x", "z", "x|y"],
+        n_rows=len(posterior),
+        classes=["x", "y", "z"],
+        names=["a", "b", "idle"],
     )
     found = AnnotatorTally(answers, 3, truth)
     for start in range(0, len(posterior), step):
@@ -55,14 +56,33 @@ def test_without_truth_nothing_is_said_of_it():
 
 def test_the_least_active_share_a_line():
     n = LISTED + 5
-    answers = Answers(
-        np.arange(n + 1), np.r_[np.arange(n), 0], np.arange(n), CandidateSets(np.ones((n + 1, 2)))
-    )
+    answers = Answers.from_long(np.arange(n + 1), np.r_[np.arange(n), 0], ["0|1"] * (n + 1))
     tally = AnnotatorTally(answers, 2)
     table = {entry["name"]: entry["answers"] for entry in tally.table([0, 1])}
     assert len(table) == LISTED + 1
     assert table[0] == 2
     assert table[OTHERS] == 5
+
+
+def test_none_of_the_classes_is_right_where_the_truth_is_no_class():
+    answers = Answers([["none of the classes", "x"], ["none of the classes", "y"]], ["x", "y"])
+    found = AnnotatorTally(answers, 2, np.array([-1, 1]))
+    found.add(slice(0, 2), np.array([[0.1, 0.2], [0.0, 1.0]]))
+    entries = {entry["name"]: entry for entry in found.table(["x", "y"])}
+    assert entries[0]["outside"] == pytest.approx((0.3 + 1.0) / 2)
+    assert entries[1]["outside"] == pytest.approx((0.9 + 0.0) / 2)
+    assert entries[0]["true_outside"] == entries[1]["true_outside"] == 0.5
+    assert entries[0]["width"] == 1
+
+
+def test_anonymous_answers_count_as_often_as_they_were_given():
+    answers = Answers.from_counts([[3, 1], [0, 2]], ["x", "y"])
+    found = AnnotatorTally(answers, 2, np.array([0, -2]))
+    found.add(slice(0, 2), np.array([[0.8, 0.2], [0.5, 0.5]]))
+    (entry,) = found.table(["x", "y"])
+    assert (entry["name"], entry["answers"], entry["width"]) == ("anyone", 6, 1.0)
+    assert entry["outside"] == pytest.approx((3 * 0.2 + 0.8 + 2 * 0.5) / 6)
+    assert entry["true_outside"] == 0.25
 
 
 def test_wilson():

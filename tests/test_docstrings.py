@@ -18,6 +18,8 @@ MODULES = sorted(
 )
 # Modules whose functions are described in full, whether `candidly` exports them or not.
 DESCRIBED = (
+    "agreement",
+    "answers",
     "auditing.annotators",
     "auditing.evidence",
     "auditing.findings",

@@ -61,7 +61,7 @@ def test_csv_with_features_and_truth(write):
     assert data.inputs["x"].tolist()[:2] == [1.5, 2.0]
     assert np.isnan(data.inputs["x"][2])
     assert data.inputs["colour"].tolist() == ["red", "blue", "red"]
-    assert data.votes is data.answers is data.scores is None
+    assert data.answers is data.scores is None
     assert (len(data), data.source.format) == (3, "csv")
     again = read_file(data.source.path, **data.source.options)
     assert again.sets == data.sets
@@ -163,11 +163,12 @@ def test_annotators_in_columns(write):
     path = write('id,text,ann1,ann2,ann3\n1,hello,cat,dog,\n2,world,cat,cat,"[""bird"",""dog""]"\n')
     data = read_file(path, labels="ann1,ann2,ann3")
     assert list(data.sets) == [("cat", "dog"), ("bird", "cat", "dog")]
-    assert data.votes.toarray().tolist() == [[0, 1, 1], [1, 2, 1]]
+    assert data.answers.votes().toarray().tolist() == [[0, 1, 1, 0], [1, 2, 1, 0]]
     assert data.answers.annotators.tolist() == ["ann1", "ann2", "ann3"]
     assert data.answers.row.tolist() == [0, 0, 1, 1, 1]
     assert data.answers.annotator.tolist() == [0, 1, 0, 1, 2]
-    assert list(data.answers.sets) == [("cat",), ("dog",), ("cat",), ("cat",), ("bird", "dog")]
+    assert data.answers[0] == {"ann1": ("cat",), "ann2": ("dog",)}
+    assert data.answers[1] == {"ann1": ("cat",), "ann2": ("cat",), "ann3": ("bird", "dog")}
     assert (data.kind, data.inputs.to_pylist()) == ("text", ["hello", "world"])
 
 
@@ -179,20 +180,51 @@ def test_annotators_in_rows(write):
     data = read_file(path)
     assert data.ids.tolist() == ["b", "a"], "in the order of their first rows"
     assert list(data.sets) == [("bird", "cat", "dog"), ("dog",)]
-    assert data.votes.toarray().tolist() == [[1, 2, 1], [0, 0, 1]], (
+    assert data.answers.votes().toarray().tolist() == [[1, 2, 1, 0], [0, 0, 1, 0]], (
         "an annotator has one vote for a label"
     )
     assert data.answers.row.tolist() == [0, 0, 1]
     assert [data.answers.annotators[i] for i in data.answers.annotator] == ["ann", "bob", "bob"]
-    assert list(data.answers.sets) == [("bird", "cat"), ("cat", "dog"), ("dog",)]
+    assert data.answers[0] == {"ann": ("bird", "cat"), "bob": ("cat", "dog")}
+    assert data.answers[1] == {"bob": ("dog",)}
     assert data.truth.tolist() == [1, 2]
     assert data.inputs["x"].tolist() == [1.0, 2.0]
+
+
+def test_annotators_may_say_none_of_the_classes(write):
+    path = write("x,one,two\n1,cat,None of the  Classes\n2,none of the classes,\n3,dog,cat|dog\n")
+    data = read_file(path, labels="one,two")
+    assert data.sets.classes.tolist() == ["cat", "dog"]
+    assert list(data.sets) == [("cat",), ("cat", "dog"), ("cat", "dog")]
+    assert data.answers.votes().toarray().tolist() == [[1, 0, 1], [0, 0, 1], [1, 2, 0]]
+    assert data.answers[1] == {"one": ("none of the classes",)}
+    assert data.notes == (
+        "1 row(s) have no other answer than 'none of the classes': their candidate set is all "
+        "classes.",
+    )
+    named = read_file(path, labels="one,two", classes=["dog", "bird", "cat"])
+    assert named.sets[1] == ("dog", "bird", "cat")
+    numbers = read_file(write("task,worker,label\n1,v,3\n1,w,none of the classes\n2,v,4\n"))
+    assert numbers.answers[0] == {"v": (3,), "w": ("none of the classes",)}
+    assert numbers.notes == ()
+
+
+def test_answers_need_a_class_and_every_row_an_answer(write):
+    nothing = write("one,two\nnone of the classes,\nnone of the classes,none of the classes\n")
+    with pytest.raises(InputError, match="all answers are 'none of the classes', so no class"):
+        read_file(nothing, labels="one,two")
+    assert list(read_file(nothing, labels="one,two", classes=["a", "b"]).sets) == [("a", "b")] * 2
+    with pytest.raises(InputError, match="entry 1: 'none of the classes' is the answer"):
+        read_file(nothing, labels="one,two", classes=["a", "none of the classes"])
+    empty = write("one,two\nnone of the classes,cat\n,\n")
+    with pytest.raises(InputError, match=r"row 2 .*: the candidate set is empty\."):
+        read_file(empty, labels="one,two")
 
 
 def test_crowd_table(write):
     data = read_file(write('task,worker,label\n1,w1,3\n1,w2,"[4, 3]"\n2,w1,10\n'))
     assert list(data.sets) == [(3, 4), (10,)]
-    assert data.votes.toarray().tolist() == [[2, 1, 0], [0, 0, 1]]
+    assert data.answers.votes().toarray().tolist() == [[2, 1, 0, 0], [0, 0, 1, 0]]
     assert data.truth is None
     assert data.kind == "none"
 
@@ -208,7 +240,7 @@ def test_label_studio_csv(write):
     )
     assert data.ids.tolist() == ["7", "8"]
     assert list(data.sets) == [("bad", "good"), ("bad",)]
-    assert data.votes.toarray().tolist() == [[1, 2], [1, 0]]
+    assert data.answers.votes().toarray().tolist() == [[1, 2, 0], [1, 0, 0]]
     assert (data.kind, data.inputs.to_pylist()) == ("text", ["fine day", "rain"])
 
 
@@ -710,7 +742,7 @@ def test_label_studio(write):
     assert data.sets.classes.tolist() == ["cat", "dog"]
     assert list(data.truth_labels()) == [None, "none of the classes", "cat"]
     assert data.answers.annotators.tolist() == ["1", "2", "b@x.org"]
-    assert data.votes.toarray().tolist() == [[2, 1], [0, 1], [1, 0]]
+    assert data.answers.votes().toarray().tolist() == [[2, 1, 0], [0, 1, 0], [1, 0, 0]]
     assert (data.kind, data.inputs.to_pylist()) == ("text", ["one", "two", "three"])
     assert data.notes[0] == "2 cancelled annotation(s) are left out."
     assert data.notes[1] == "1 task(s) without a choice are left out."

@@ -102,8 +102,38 @@ def test_options_and_annotators(tmp_path):
         ).stdout
     )
     assert facts["annotators"] == [{"name": "one", "answers": 2}, {"name": "two", "answers": 1}]
+    assert facts["agreement"] == {
+        "rows": 1,
+        "unanimous": 0.0,
+        "alpha": 0.0,
+        "lowest": None,
+        "highest": None,
+    }
     assert facts["inputs"]["columns"] == ["review"]
     assert facts["full_sets"] == 2
+
+
+def test_agreement_is_shown(tmp_path):
+    path = tmp_path / "a.csv"
+    rows = ["cat,cat,cat", "dog,dog,cat", "cat,cat,", "dog,,"] * 5
+    path.write_text("one,two,thr\x1bee\n" + "\n".join(rows) + "\n")
+    labels = ("--labels", "one,two,thr\x1bee")
+    text = run(path, *labels).stdout
+    assert "  agreement   15 rows have several answers; all agree in 66.7% of them\n" in text
+    assert "Krippendorff's alpha 0.35 (1 is full agreement): annotators often disagree" in text
+    assert (
+        r"Cohen's kappa: lowest 0.00 (one and thr\x1bee, 10 rows), "
+        "highest 1.00 (one and two, 15 rows)\n"
+    ) in text
+    facts = json.loads(run(path, *labels, "--json").stdout)["agreement"]
+    assert (facts["rows"], facts["highest"]["kappa"], facts["lowest"]["rows"]) == (15, 1.0, 10)
+    path.write_text("one,two\n" + "cat,cat\ndog,dog\n" * 5)
+    text = run(path, "--labels", "one,two").stdout
+    assert "Krippendorff's alpha 1.00 (1 is full agreement): the answers are reliable\n" in text
+    assert "Cohen's kappa: only pair 1.00 (one and two, 10 rows)\n" in text
+    path.write_text("candidates,x\ncat,1\ndog|cat,2\n")
+    assert "agreement" not in run(path).stdout
+    assert json.loads(run(path, "--json").stdout)["agreement"] is None
 
 
 @pytest.mark.parametrize(

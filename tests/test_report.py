@@ -14,10 +14,10 @@ import pytest
 from PIL import Image
 
 from candidly import CandidateSets, audit, estimate_rates
+from candidly.answers import Answers
 from candidly.auditing.evidence import Outputs
 from candidly.auditing.findings import POINTS, collect_findings
 from candidly.data import read_file
-from candidly.data.dataset import Answers
 from candidly.report.build import DEFAULTS, render_page, without_rows
 from candidly.report.charts import CHARTS, _counts, finish_chart, make_charts, new_chart
 from candidly.report.previews import previews
@@ -46,7 +46,10 @@ def find(n=400, classes=CLASSES):
     sets = CandidateSets(mask, classes)
     estimate = estimate_rates(sets, logits=logits)
     table = audit(sets, logits=logits, rates=estimate, ids=[f"{IMAGE}{i}" for i in range(n)])
-    answers = Answers(np.arange(n), np.arange(n) % 2, np.array([EVIL, "mail@example.org"]), sets)
+    people = [EVIL, "mail@example.org"]
+    answers = Answers.from_long(
+        np.arange(n), [people[i % 2] for i in range(n)], list(sets), classes=classes, names=people
+    )
     facts = collect_findings(
         Outputs(sets, logits, logits=True), table, estimate, answers=answers, truth=y
     )

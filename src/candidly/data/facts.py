@@ -29,8 +29,8 @@ HASHED_ENTRIES = 1 << 21
 ALPHA_MEANS = (
     (0.8, "the answers are reliable"),
     (0.667, "good enough for tentative conclusions"),
-    (0.2, "annotators often disagree: check the instructions and the classes"),
-    (-np.inf, "little better than chance, or worse: do not trust the labels as they are"),
+    (0.2, "annotators often disagree; check the instructions and the classes"),
+    (-np.inf, "little better than chance, or worse; do not rely on single answers"),
 )
 
 
