@@ -132,7 +132,7 @@ def test_agreement_is_shown(tmp_path):
     assert "Krippendorff's alpha 1.00 (1 is full agreement): the answers are reliable\n" in text
     assert "Cohen's kappa: only pair 1.00 (one and two, 10 rows)\n" in text
     path.write_text("candidates,x\ncat,1\ndog|cat,2\n")
-    assert "agreement" not in run(path).stdout
+    assert "several answers" not in run(path).stdout
     assert json.loads(run(path, "--json").stdout)["agreement"] is None
 
 
