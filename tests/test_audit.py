@@ -28,10 +28,10 @@ from candidly.auditing.mixture import (
 )
 from candidly.auditing.rates import (
     RatesEstimate,
-    _bounds,
     _estimate,
-    _mismatch_note,
     _weight_of_open,
+    best_misses,
+    chance_note,
     ranking_excess,
     sample,
     study,
@@ -43,7 +43,8 @@ from candidly.metrics import average_precision
 from candidly.scores import log_softmax, wooden_losses
 
 COLUMNS = [
-    "id", "verdict", "p_normal", "p_closed", "p_open", "suggested_label", "suggested_probability",
+    "id", "verdict", "p_outside", "p_normal", "p_closed", "p_open",
+    "suggested_label", "suggested_probability", "consensus_label", "consensus_probability",
     "inside_loss", "outside_loss",
 ]  # fmt: skip
 
@@ -464,12 +465,12 @@ def test_bounds_where_candidates_follow_the_ranking(mixed, monkeypatch):
     spread = (sum((miss - share) ** 2 for miss in missed) / len(missed)) ** 0.5
     most = share + 1.645 * spread / len(missed) ** 0.5 + 0.015
     hidden = most / (1 - sum(seen.sizes) / len(seen.sizes) / c)
-    np.testing.assert_allclose(_bounds(seen, c), [most, hidden, hidden])
+    np.testing.assert_allclose(best_misses(seen, c), [most, hidden, hidden])
     monkeypatch.setattr("candidly.auditing.rates.ranking_excess", lambda *args: 3.6)
     bounded = intervals(_estimate([found.mixture, found.without], 1.0, seen, c))
     high = np.maximum(limits(found.mixture, seen)[1], [most, hidden, hidden])
     np.testing.assert_allclose(bounded, [np.zeros(3), np.clip(high, 0, 1)])
-    monkeypatch.setattr("candidly.auditing.rates._bounds", lambda *args: np.zeros(3))
+    monkeypatch.setattr("candidly.auditing.rates.best_misses", lambda *args: np.zeros(3))
     bounded = intervals(_estimate([found.mixture, found.without], 1.0, seen, c))
     np.testing.assert_allclose(bounded[1], np.clip(limits(found.mixture, seen)[1], 0, 1))
     monkeypatch.setattr("candidly.auditing.rates.ranking_excess", lambda *args: 3.4)
@@ -517,10 +518,10 @@ def test_the_model_is_astray_if_it_hits_no_more_often_than_chance():
         hit = np.repeat([1.0, 0.0], [n_hits, n - n_hits])
         return seen_of([([0.5, 0.5], [0])])._replace(hit=hit, sizes=np.full(n, size))
 
-    assert "in 32% of the rows; any class would be in 25%" in _mismatch_note(hits(32), 4)
-    assert _mismatch_note(hits(33), 4) is None
-    assert _mismatch_note(hits(20, n=99), 4) is None  # too few rows
-    assert _mismatch_note(hits(90, size=19), 20) is None  # hardly any class is left out
+    assert "in 32% of the rows; any class would be in 25%" in chance_note(hits(32), 4)
+    assert chance_note(hits(33), 4) is None
+    assert chance_note(hits(20, n=99), 4) is None  # too few rows
+    assert chance_note(hits(90, size=19), 20) is None  # hardly any class is left out
 
 
 def test_shares_of_few_rows_are_drawn_towards_none():
@@ -1053,7 +1054,8 @@ def test_suggestions_agree_with_verdicts():
     rng = np.random.default_rng(0)
     probs = rng.dirichlet(np.full(4, 0.4), size=600)
     mask = rng.random((600, 4)) < 0.4
-    mask[np.arange(600), rng.integers(4, size=600)] = True
+    likely = np.where(rng.random(600) < 0.5, probs.argmax(axis=1), rng.integers(4, size=600))
+    mask[np.arange(600), likely] = True
     table = audit(mask, probs, rates=Rates(0.4, 0.1))
     inside = mask[np.arange(600), np.maximum(table["suggested_label"].cat.codes, 0)]
     assert inside[table["verdict"] == "normal"].all()

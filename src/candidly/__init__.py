@@ -10,9 +10,9 @@ from candidly.errors import naming_extras
 if TYPE_CHECKING:
     from candidly.answers import Answers as Answers
     from candidly.auditing.rates import RatesEstimate as RatesEstimate
-    from candidly.auditing.rates import estimate_rates as estimate_rates
     from candidly.auditing.verdicts import Audit as Audit
     from candidly.auditing.verdicts import audit as audit
+    from candidly.auditing.verdicts import estimate_rates as estimate_rates
     from candidly.cells import Not as Not
     from candidly.corruption import corrupt as corrupt
     from candidly.kinds import Rates as Rates
@@ -32,7 +32,7 @@ _HOMES = {
     "RatesEstimate": "auditing.rates",
     "audit": "auditing.verdicts",
     "corrupt": "corruption",
-    "estimate_rates": "auditing.rates",
+    "estimate_rates": "auditing.verdicts",
     "fit": "training.trainer",
 }
 __all__ = sorted(_HOMES)  # noqa: PLE0605

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from candidly.answers import Answers
 from candidly.blocks import row_blocks
 from candidly.checks import as_numpy
 from candidly.errors import InputError
@@ -81,12 +82,18 @@ class Outputs:
         Whether the values are logits.
     features : array of shape (n, d), optional
         For neighbours.
+    answers : Answers, optional
+        What each annotator said.
+    gold : int array of shape (n,), optional
+        Certain truth: a class index, -1 for none of the classes, -2 where it is not known.
     """
 
     sets: CandidateSets
     values: Any
     logits: bool
     features: Any = None
+    answers: Answers | None = None
+    gold: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.sets)
@@ -146,7 +153,9 @@ def few_threads(outputs: Outputs) -> AbstractContextManager[object]:
     return threadpool_limits(None if outputs.has_features else 1, "blas")
 
 
-def read_outputs(candidates: Any, probs: Any, logits: Any, features: Any) -> Outputs:
+def read_outputs(
+    candidates: Any, probs: Any, logits: Any, features: Any, answers: Any = None, gold: Any = None
+) -> Outputs:
     """Check the shapes of an audit's arguments and return them as one object.
 
     Parameters
@@ -158,6 +167,10 @@ def read_outputs(candidates: Any, probs: Any, logits: Any, features: Any) -> Out
         the classes.
     features : array of shape (n, d), or None
         For neighbours.
+    answers : Answers, or whatever makes one, optional
+        What each annotator said. `candidates` may be None, or Answers themselves.
+    gold : sequence of length n, optional
+        Labels that are certain, "none of the classes", and None where nothing is.
 
     Returns
     -------
@@ -178,7 +191,7 @@ def read_outputs(candidates: Any, probs: Any, logits: Any, features: Any) -> Out
         raise InputError(
             "expected either probs or logits, the model's outputs (n, c), and not both."
         )
-    sets = candidates if isinstance(candidates, CandidateSets) else CandidateSets(candidates)
+    sets, answers = read_answers(candidates, answers)
     if sets.n_classes < 2:
         raise InputError(
             f"there is only the class {sets.classes.tolist()[0]!r}: expected at least 2, or no set "
@@ -193,15 +206,106 @@ def read_outputs(candidates: Any, probs: Any, logits: Any, features: Any) -> Out
             "classes. A class that no set names must be in the class list too: "
             "CandidateSets(sets, classes=...)."
         )
+    certain = read_gold(gold, sets)
     if features is None:
-        return Outputs(sets, values, logits is not None)
+        return Outputs(sets, values, logits is not None, None, answers, certain)
     features = _numbers(features, "features")
     if features.ndim != 2 or len(features) != len(sets):
         raise InputError(
             f"features has shape {features.shape}: expected a row of numbers for each of "
             f"{len(sets)} rows."
         )
-    return Outputs(sets, values, logits is not None, features)
+    return Outputs(sets, values, logits is not None, features, answers, certain)
+
+
+def read_answers(candidates: Any, answers: Any) -> tuple[CandidateSets, Answers | None]:
+    """Read candidate sets and answers, either of which may be missing.
+
+    Parameters
+    ----------
+    candidates : CandidateSets, Answers, whatever makes candidate sets, or None
+    answers : Answers, whatever makes them, or None
+
+    Returns
+    -------
+    sets : CandidateSets
+        By default the unions of the answers.
+    answers : Answers or None
+        Over the classes of the sets.
+
+    Raises
+    ------
+    InputError
+        If neither is given, both are Answers, or their rows differ.
+
+    Examples
+    --------
+    >>> sets, answers = read_answers(None, [["a", "b"], ["a", None]])
+    >>> list(sets)
+    [('a', 'b'), ('a',)]
+    """
+    if isinstance(candidates, Answers):
+        if answers is not None:
+            raise InputError("candidates are Answers already: pass them, or answers=, not both.")
+        candidates, answers = None, candidates
+    if candidates is None and answers is None:
+        raise InputError("expected candidates, or answers=, or both.")
+    if answers is None:
+        found = candidates if isinstance(candidates, CandidateSets) else CandidateSets(candidates)
+        return found, None
+    if candidates is None:
+        given = answers if isinstance(answers, Answers) else Answers(answers)
+        return given.to_sets(), given
+    sets = candidates if isinstance(candidates, CandidateSets) else CandidateSets(candidates)
+    given = Answers(answers, sets.classes)
+    if len(given) != len(sets):
+        raise InputError(
+            f"answers are about {len(given)} rows, but there are {len(sets)} candidate sets: "
+            "expected the same rows."
+        )
+    return sets, given
+
+
+def read_gold(gold: Any, sets: CandidateSets) -> NDArray[np.int64] | None:
+    """Read labels that are certain.
+
+    Parameters
+    ----------
+    gold : sequence of length n, or None
+        Labels, "none of the classes", and None or NaN where nothing is certain.
+    sets : CandidateSets
+
+    Returns
+    -------
+    int array of shape (n,), or None
+        Class indices, -1 for none of the classes, -2 where nothing is certain; None if nothing is.
+
+    Raises
+    ------
+    InputError
+        If a label is not a class, or the length differs.
+
+    Examples
+    --------
+    >>> read_gold(["b", None], CandidateSets([["a"], ["b"]]))
+    array([ 1, -2])
+    """
+    if gold is None:
+        return None
+    column = np.empty((len(gold), 1), dtype=object)
+    column[:, 0] = [None if value is None or value != value else value for value in gold]  # noqa: PLR0124
+    if len(column) != len(sets):
+        raise InputError(
+            f"gold has {len(column)} labels: expected one for each of {len(sets)} rows."
+        )
+    certain = Answers(column, sets.classes, sep=None)
+    if (certain.sizes != 1).any():
+        row = int(certain.row[(certain.sizes != 1).argmax()])
+        raise InputError(f"gold, row {row}: {gold[row]!r} is not one label.")
+    found = np.full(len(sets), -2, dtype=np.int64)
+    label = certain.indices.astype(np.int64)
+    found[certain.row] = np.where(label == sets.n_classes, -1, label)
+    return found if len(certain.row) else None
 
 
 def _in_order(values: Any, classes: list[Any], name: str) -> Any:

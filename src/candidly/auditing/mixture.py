@@ -101,8 +101,38 @@ def design(mixture: Mixture, scores: Floats) -> Floats:
     -------
     array of shape (n, 1 + d)
     """
+    return normal_quantiles(mixture.knots, scores)
+
+
+def quantile_knots(scores: Floats) -> Floats:
+    """Compute the quantiles that scores are compared with.
+
+    Parameters
+    ----------
+    scores : array of shape (n, d)
+
+    Returns
+    -------
+    array of shape (KNOTS, d)
+    """
+    return np.quantile(scores, (np.arange(KNOTS) + 0.5) / KNOTS, axis=0)
+
+
+def normal_quantiles(knots: Floats, scores: Floats) -> Floats:
+    """Turn scores into normal quantiles.
+
+    Parameters
+    ----------
+    knots : array of shape (KNOTS, d)
+    scores : array of shape (n, d)
+
+    Returns
+    -------
+    array of shape (n, 1 + d)
+        A one, and each score.
+    """
     grid = ndtri((np.arange(KNOTS) + 0.5) / KNOTS)
-    columns = [np.interp(scores[:, k], mixture.knots[:, k], grid) for k in range(scores.shape[1])]
+    columns = [np.interp(scores[:, k], knots[:, k], grid) for k in range(scores.shape[1])]
     return np.stack([np.ones(len(scores)), *columns], axis=1).astype(scores.dtype)
 
 
@@ -329,7 +359,7 @@ def _start(seen: Observed, n_classes: int, with_open: bool, with_sizes: bool) ->
     where EM cannot tell the two apart, it stays near its start.
     """
     d = seen.scores.shape[1]
-    knots = np.quantile(seen.scores, (np.arange(KNOTS) + 0.5) / KNOTS, axis=0)
+    knots = quantile_knots(seen.scores)
     claim = np.clip(logit(min(np.exp(-seen.doubt).mean(), 1 - 1e-9)), 2, 6)
     return Mixture(
         n_classes,
@@ -362,7 +392,7 @@ def _maximise(
     power, floor = divmod(int(by_shape.argmax()), len(FLOORS))
     open_weights = mixture.open_weights
     if open_weights is not None:
-        open_weights = _newton(open_weights, X, open_, np.ones(len(X)), OPEN_SLOPE)
+        open_weights = newton_step(open_weights, X, open_, np.ones(len(X)), OPEN_SLOPE)
         open_weights = np.r_[np.clip(open_weights[0], -12, 12), np.maximum(open_weights[1:], 0)]
     odds = mixture.size_odds
     if odds is not None:
@@ -370,7 +400,9 @@ def _maximise(
     return replace(
         mixture,
         closed=float(closed.sum() / max(known.sum(), 1e-12)),
-        accuracy=-_newton(-mixture.accuracy, X, known - right_in - right_out, known, ERROR_SLOPE),
+        accuracy=-newton_step(
+            -mixture.accuracy, X, known - right_in - right_out, known, ERROR_SLOPE
+        ),
         open_weights=open_weights,
         power=power,
         floor=FLOORS[floor],
@@ -384,13 +416,27 @@ def _shapes(seen: Observed) -> Floats:
     return np.log(np.maximum([rest, 1 - rest], 1e-9))
 
 
-def _newton(
+def newton_step(
     theta: Floats, X: Floats, positives: Floats, weights: Floats, min_slope: float
 ) -> Floats:
     """Take a damped Newton step of a weighted logistic regression, with a prior on the slopes.
 
     Slopes that sum to less than `min_slope` are pulled up, more strongly than data of any size can
     pull them down.
+
+    Parameters
+    ----------
+    theta : array of shape (1 + d,)
+        Intercept and slopes.
+    X : array of shape (n, 1 + d)
+    positives : array of shape (n,)
+        Expected number of positives of each row, at most its weight.
+    weights : array of shape (n,)
+    min_slope : float
+
+    Returns
+    -------
+    array of shape (1 + d,)
     """
     slopes = np.r_[0.0, np.ones(X.shape[1] - 1)]
     pull = 0.2 * len(X) * (theta @ slopes < min_slope)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,10 +28,8 @@ from candidly.auditing.evidence import (
     Observed,
     Outputs,
     Reference,
-    few_threads,
     make_reference,
     observe,
-    read_outputs,
 )
 from candidly.auditing.mixture import (
     Mixture,
@@ -68,7 +66,11 @@ class RatesEstimate:
     closed_interval, open_interval, outside_interval : tuple of float
         Their 90 % intervals, (low, high).
     notes : tuple of str
-        Sentences that say where the data cannot tell.
+        Sentences that say what is assumed, and where the data cannot tell.
+    process : str
+        The process by which sets are assumed to arise; see `candidly.auditing.processes`.
+    reliable : bool
+        False if the model knows no more than chance: then nothing follows from its outputs.
 
     Examples
     --------
@@ -88,6 +90,8 @@ class RatesEstimate:
     open_interval: Interval
     outside_interval: Interval
     notes: tuple[str, ...] = ()
+    process: str = "blind"
+    reliable: bool = True
 
     @property
     def rates(self) -> Rates:
@@ -100,39 +104,6 @@ class RatesEstimate:
             for name in ("closed", "open", "outside")
         }
         return "\n".join([*(f"{name}: {text}" for name, text in shown.items()), *self.notes])
-
-
-def estimate_rates(
-    candidates: Any, probs: Any = None, *, logits: Any = None, features: Any = None
-) -> RatesEstimate:
-    """Estimate the shares of closed and open rows from a model's outputs.
-
-    Parameters
-    ----------
-    candidates : CandidateSets or whatever makes one
-        The candidate labels of n rows over c classes.
-    probs, logits : array of shape (n, c)
-        The model's outputs for rows that it was not trained on, one of the two. Logits allow
-        energy as a sign of open rows.
-    features : array of shape (n, d), optional
-        Embeddings, for instance. They allow neighbours as a sign of open rows.
-
-    Returns
-    -------
-    RatesEstimate
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import candidly
-    >>> probs = np.tile([[0.98, 0.01, 0.01], [0.01, 0.98, 0.01]], (100, 1))
-    >>> found = candidly.estimate_rates([["a"], ["b", "c"]] * 99 + [["a"], ["c"]], probs)
-    >>> found.outside_interval[0] < 1 / 200 < found.outside_interval[1]
-    True
-    """
-    outputs = read_outputs(candidates, probs, logits, features)
-    with few_threads(outputs):
-        return study(outputs).estimate
 
 
 class Study(NamedTuple):
@@ -185,26 +156,29 @@ def study(outputs: Outputs) -> Study:
     return Study(estimate, full, without, weight, reference, seen)
 
 
-def sample(n: int) -> NDArray[np.int64]:
-    """Draw at most SAMPLE rows, the same ones each time, in order.
+def sample(n: int, most: int | None = None) -> NDArray[np.int64]:
+    """Draw at most `most` rows, the same ones each time, in order.
 
     Parameters
     ----------
     n : int
         Number of rows to draw from.
+    most : int, optional
+        SAMPLE by default.
 
     Returns
     -------
-    int array of shape (min(n, SAMPLE),)
+    int array of shape (min(n, most),)
 
     Examples
     --------
     >>> sample(3)
     array([0, 1, 2])
     """
-    if n <= SAMPLE:
+    most = SAMPLE if most is None else most
+    if n <= most:
         return np.arange(n)
-    return np.sort(np.random.default_rng(0).choice(n, SAMPLE, replace=False))
+    return np.sort(np.random.default_rng(0).choice(n, most, replace=False))
 
 
 def _weight_of_open(full: Mixture, without: Mixture, seen: Observed, c: int) -> float:
@@ -233,7 +207,7 @@ def _estimate(fits: list[Mixture], weight: float, seen: Observed, c: int) -> Rat
     excess = ranking_excess(fits[0], seen)
     if excess > RANKING_LIMIT:
         low = np.zeros(3)
-        high = np.maximum(high, _bounds(seen, c))
+        high = np.maximum(high, best_misses(seen, c))
     if (n := len(seen.sizes)) < FEW:
         point = point * n / (n + PRIOR_ROWS)
         low, high = np.zeros(3), np.ones(3)
@@ -246,7 +220,16 @@ def _estimate(fits: list[Mixture], weight: float, seen: Observed, c: int) -> Rat
     outside = min(closed + open_, 1.0)
     sizeless = fits[0].size_odds is None
     notes = (*_notes(points, weight, by_sizes_alone, sizeless, excess), *_warnings(seen, c))
-    return RatesEstimate(closed, open_, outside, intervals[0], intervals[1], intervals[2], notes)
+    return RatesEstimate(
+        closed,
+        open_,
+        outside,
+        intervals[0],
+        intervals[1],
+        intervals[2],
+        notes,
+        reliable=chance_note(seen, c) is None,
+    )
 
 
 def _notes(
@@ -284,10 +267,9 @@ def _notes(
 
 def _warnings(seen: Observed, c: int) -> Iterator[str]:
     """Say where the rows themselves tell little."""
-    if (mismatch := _mismatch_note(seen, c)) is not None:
+    if (mismatch := chance_note(seen, c)) is not None:
         yield mismatch
-    if (n := len(seen.sizes)) < FEW:
-        yield f"{n} rows are too few to estimate shares from: expected at least {FEW}."
+    yield from few_note(len(seen.sizes))
     if (seen.sizes == c).all():
         yield (
             "Every set holds every class: none can be wrong, and none says anything about open "
@@ -295,8 +277,35 @@ def _warnings(seen: Observed, c: int) -> Iterator[str]:
         )
 
 
-def _mismatch_note(seen: Observed, c: int) -> str | None:
-    """Warn if the model's best class is a candidate no more often than any class would be."""
+def few_note(n: int) -> Iterator[str]:
+    """Say if rows are too few to estimate shares from.
+
+    Parameters
+    ----------
+    n : int
+        Number of rows.
+
+    Yields
+    ------
+    str
+    """
+    if n < FEW:
+        yield f"{n} rows are too few to estimate shares from: expected at least {FEW}."
+
+
+def chance_note(seen: Observed, c: int) -> str | None:
+    """Warn if the model's best class is a candidate no more often than any class would be.
+
+    Parameters
+    ----------
+    seen : Observed
+    c : int
+        Number of classes.
+
+    Returns
+    -------
+    str or None
+    """
     n = len(seen.sizes)
     hit = seen.hit.mean()
     chance = seen.sizes.mean() / c
@@ -334,10 +343,20 @@ def ranking_excess(mixture: Mixture, seen: Observed) -> float:
     return float(excess.sum() / max(np.sqrt((excess**2).sum()), 1e-12))
 
 
-def _bounds(seen: Observed, c: int) -> NDArray[np.float64]:
+def best_misses(seen: Observed, c: int) -> NDArray[np.float64]:
     """Bound (closed, open, outside) from above: every set without the model's best class is wrong.
 
     An open row's set holds that class by chance, once in c/s: as many more are hidden.
+
+    Parameters
+    ----------
+    seen : Observed
+    c : int
+        Number of classes.
+
+    Returns
+    -------
+    array of shape (3,)
     """
     miss = 1 - seen.hit
     most = miss.mean() + NORMAL_90 * miss.std() / np.sqrt(len(miss)) + MODEL_ERROR

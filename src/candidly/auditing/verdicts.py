@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from candidly.auditing.census import Census, kinds_of, rows_of
+from candidly.auditing.choice import make_study, several_answers
 from candidly.auditing.evidence import (
     POWERS,
     Observed,
@@ -19,7 +22,8 @@ from candidly.auditing.evidence import (
     read_outputs,
 )
 from candidly.auditing.mixture import Mixture, blend, design, explain
-from candidly.auditing.rates import FEW, PRIOR_ROWS, RatesEstimate, Study, study
+from candidly.auditing.posterior import Block, blocks, probabilities
+from candidly.auditing.rates import FEW, PRIOR_ROWS, RatesEstimate, Study
 from candidly.errors import InputError
 from candidly.kinds import KINDS, Rates
 
@@ -34,11 +38,14 @@ MIN_SHARE = 1e-3  # of the known rows for each kind, before given rates change t
 
 
 def audit(
-    candidates: Any,
+    candidates: Any = None,
     probs: Any = None,
     *,
     logits: Any = None,
     features: Any = None,
+    answers: Any = None,
+    gold: Any = None,
+    process: str = "auto",
     rates: str | Rates | RatesEstimate = "auto",
     ids: Any = None,
 ) -> pd.DataFrame:
@@ -53,6 +60,13 @@ def audit(
         DataFrames with a column per class, or memory maps, which are read in blocks.
     features : array of shape (n, d), optional
         Embeddings, for instance. Neighbours are evidence of open rows.
+    answers : Answers, or whatever makes one, optional
+        What each annotator said; `candidates` may then be left out.
+    gold : sequence of length n, optional
+        Labels that are certain, "none of the classes", and None where nothing is.
+    process : str, default="auto"
+        How sets arise: "blind", "confusion", "annotators", "union" or "inclusion" (see
+        `candidly.auditing.processes`); "auto" chooses by likelihood.
     rates : "auto", Rates or RatesEstimate
         Shares of closed and open rows to expect; "auto" estimates them (see `estimate_rates`).
     ids : sequence of length n, optional
@@ -66,14 +80,20 @@ def audit(
         - ``id``
         - ``verdict``: "normal", "closed" (the truth is another class) or "open" (no known
           class), whichever is most likely
+        - ``p_outside``: that the truth is outside the candidates; sort by it
         - ``p_normal``, ``p_closed``, ``p_open``: probabilities that sum to 1
         - ``suggested_label``: the best candidate of a normal row, the best other class of a
           closed one, missing where the verdict is "open"
         - ``suggested_probability``: that the suggestion is right
+        - ``consensus_label``: the most likely truth of all classes; missing where it is none
+        - ``consensus_probability``
+        - ``majority_label``: the label with most votes, if there are answers
         - ``inside_loss``, ``outside_loss``: -log p of the best candidate and of the best other
           class
 
-        ``attrs["notes"]`` says where the data cannot tell.
+        If the model knows no more than chance, verdicts, probabilities and suggestions are
+        missing. ``attrs["notes"]`` says why, what is assumed, and where the data cannot tell;
+        ``attrs["process"]`` how sets are assumed to arise.
 
     See Also
     --------
@@ -97,7 +117,64 @@ def audit(
     >>> len(wrong), (wrong["suggested_label"] == truth.labels[wrong["id"]]).all().item()
     (50, True)
     """
-    return Audit(candidates, probs, logits=logits, features=features, rates=rates, ids=ids).table
+    return Audit(
+        candidates,
+        probs,
+        logits=logits,
+        features=features,
+        answers=answers,
+        gold=gold,
+        process=process,
+        rates=rates,
+        ids=ids,
+    ).table
+
+
+def estimate_rates(
+    candidates: Any = None,
+    probs: Any = None,
+    *,
+    logits: Any = None,
+    features: Any = None,
+    answers: Any = None,
+    gold: Any = None,
+    process: str = "auto",
+) -> RatesEstimate:
+    """Estimate the shares of closed and open rows from a model's outputs.
+
+    Parameters
+    ----------
+    candidates : CandidateSets or whatever makes one
+        The candidate labels of n rows over c classes.
+    probs, logits : array of shape (n, c)
+        The model's outputs for rows that it was not trained on, one of the two. Logits allow
+        energy as a sign of open rows.
+    features : array of shape (n, d), optional
+        Embeddings, for instance. They allow neighbours as a sign of open rows.
+    answers : Answers, or whatever makes one, optional
+        What each annotator said; `candidates` may then be left out.
+    gold : sequence of length n, optional
+        Labels that are certain, "none of the classes", and None where nothing is.
+    process : str, default="auto"
+        How sets arise: "blind", "confusion", "annotators", "union" or "inclusion" (see
+        `candidly.auditing.processes`); "auto" chooses by likelihood.
+
+    Returns
+    -------
+    RatesEstimate
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import candidly
+    >>> probs = np.tile([[0.98, 0.01, 0.01], [0.01, 0.98, 0.01]], (100, 1))
+    >>> found = candidly.estimate_rates([["a"], ["b", "c"]] * 99 + [["a"], ["c"]], probs)
+    >>> found.outside_interval[0] < 1 / 200 < found.outside_interval[1]
+    True
+    """
+    outputs = read_outputs(candidates, probs, logits, features, answers, gold)
+    with few_threads(outputs):
+        return make_study(outputs, process).estimate
 
 
 class Audit:
@@ -109,8 +186,8 @@ class Audit:
     ----------
     outputs : Outputs
         The candidate sets with the model's outputs, checked.
-    study : Study
-        The fitted mixtures.
+    study : Study or Census
+        The fitted explanation of the sets.
     estimate : RatesEstimate
         Estimated shares of closed and open rows, with intervals.
     table : pandas.DataFrame
@@ -131,23 +208,27 @@ class Audit:
 
     def __init__(
         self,
-        candidates: Any,
+        candidates: Any = None,
         probs: Any = None,
         *,
         logits: Any = None,
         features: Any = None,
+        answers: Any = None,
+        gold: Any = None,
+        process: str = "auto",
         rates: str | Rates | RatesEstimate = "auto",
         ids: Any = None,
     ) -> None:
-        self.outputs = read_outputs(candidates, probs, logits, features)
+        self.outputs = read_outputs(candidates, probs, logits, features, answers, gold)
+        self.process = process
         self.ids = _names(ids, len(self.outputs))
         self.rates = _check_rates(rates)
 
     @cached_property
-    def study(self) -> Study:
-        """The fitted mixtures, as a `Study`; fitted when first used."""
+    def study(self) -> Study | Census:
+        """The fitted process; fitted when first used."""
         with few_threads(self.outputs):
-            return study(self.outputs)
+            return make_study(self.outputs, self.process)
 
     @property
     def estimate(self) -> RatesEstimate:
@@ -155,20 +236,213 @@ class Audit:
         return self.study.estimate
 
     @cached_property
+    def judged(self) -> Judged:
+        """The probabilities behind the table; computed when first used."""
+        with few_threads(self.outputs):
+            if isinstance(self.study, Census):
+                judged = judge_census(self.outputs, self.study, self.rates)
+            else:
+                judges = make_judges(self.study, self.rates)
+                judged = _judge_all(self.outputs, self.study, judges, self._raw_weight)
+        return _settled(judged, self.outputs)
+
+    @cached_property
     def table(self) -> pd.DataFrame:
         """One row per example, as `audit` returns it; computed when first used."""
-        judges = make_judges(self.study, self.rates)
-        with few_threads(self.outputs):
-            judged = _judge_all(self.outputs, self.study, judges, self._raw_weight)
-        table = _table(self.outputs, self.ids, *judged)
+        several = several_answers(self.outputs)
+        table = _table(self.outputs, self.ids, self.judged, self.estimate.reliable, several)
         table.attrs["notes"] = list(self.estimate.notes)
+        table.attrs["process"] = self.estimate.process
         return table
+
+    def blocks(self) -> Iterator[Block]:
+        """Iterate over all rows in order, with the probability of each class to be the truth.
+
+        Yields
+        ------
+        Block
+            Consecutive rows.
+        """
+        if not isinstance(self.study, Census):
+            yield from blocks(self.outputs, self.judged.kinds)
+            return
+        odds = _census_odds(self.study, self.rates)
+        for rows in self.outputs.blocks():
+            mask = self.outputs.sets.dense(rows)
+            seen = observe(self.outputs, rows, self.study.reference, (1.0,))
+            truth = _truth(self.outputs, self.study, rows, seen, mask, odds)
+            yield Block(rows, mask, probabilities(self.outputs, rows), truth[:, :-1])
 
     @property
     def _raw_weight(self) -> float:
         """How much the model's own probabilities count: something, where rows are few."""
         n = len(self.outputs)
         return PRIOR_ROWS / (n + PRIOR_ROWS) if n < FEW and self.rates is None else 0.0
+
+
+def truth_posterior(
+    candidates: Any = None,
+    probs: Any = None,
+    *,
+    logits: Any = None,
+    features: Any = None,
+    answers: Any = None,
+    gold: Any = None,
+    process: str = "auto",
+) -> Floats:
+    """Compute how likely each class is to be the truth of each row.
+
+    Parameters
+    ----------
+    candidates : CandidateSets, Answers, or whatever makes candidate sets
+        The candidate labels of n rows over c classes.
+    probs, logits : array of shape (n, c)
+        The model's outputs for rows that it was not trained on, one of the two.
+    features : array of shape (n, d), optional
+        Neighbours are evidence of open rows.
+    answers : Answers, or whatever makes one, optional
+        What each annotator said; `candidates` may then be left out.
+    gold : sequence of length n, optional
+        Labels that are certain, "none of the classes", and None where nothing is.
+    process : str, default="auto"
+        How sets arise: "blind", "confusion", "annotators", "union" or "inclusion" (see
+        `candidly.auditing.processes`); "auto" chooses by likelihood.
+
+    Returns
+    -------
+    array of shape (n, c + 1)
+        The last column is "none of the classes"; rows sum to 1.
+
+    Examples
+    --------
+    >>> import candidly
+    >>> answers = candidly.Answers([["a", "a", "b"], ["b", "b", "b"]] * 100)
+    >>> truth = truth_posterior(answers, [[0.8, 0.2], [0.1, 0.9]] * 100)
+    >>> truth.shape, truth[:2].argmax(axis=1).tolist()
+    ((200, 3), [0, 1])
+    """
+    found = Audit(
+        candidates,
+        probs,
+        logits=logits,
+        features=features,
+        answers=answers,
+        gold=gold,
+        process=process,
+    )
+    known = np.concatenate([block.posterior for block in found.blocks()])
+    return np.concatenate([known, np.maximum(1 - known.sum(axis=1, keepdims=True), 0)], axis=1)
+
+
+class Judged(NamedTuple):
+    """What is known of n rows.
+
+    Attributes
+    ----------
+    kinds : array of shape (n, 3)
+        Probabilities of normal, closed and open.
+    suggestion : array of shape (n, 2)
+        The suggested class, and the probability that it is right.
+    consensus : array of shape (n, 2)
+        The most likely truth, c for none of the classes, and its probability.
+    losses : array of shape (n, 2)
+        -log p of the best candidate and of the best other class.
+    """
+
+    kinds: Floats
+    suggestion: Floats
+    consensus: Floats
+    losses: Floats
+
+
+def judge_census(outputs: Outputs, census: Census, rates: Rates | None) -> Judged:
+    """Judge all rows by a fitted process.
+
+    Parameters
+    ----------
+    outputs : Outputs
+    census : Census
+    rates : Rates, optional
+        Shares to expect; the estimated ones by default.
+
+    Returns
+    -------
+    Judged
+    """
+    n = len(outputs)
+    kinds = np.empty((n, 3))
+    suggestion = np.empty((n, 2))
+    consensus = np.empty((n, 2))
+    losses = np.empty((n, 2), dtype=np.float32)
+    odds = _census_odds(census, rates)
+    for rows in outputs.blocks():
+        mask = outputs.sets.dense(rows)
+        seen = observe(outputs, rows, census.reference, (1.0,))
+        truth = _truth(outputs, census, rows, seen, mask, odds)
+        kinds[rows] = kinds_of(truth, mask)
+        suggestion[rows] = _suggested(truth, mask, kinds[rows])
+        open_to = np.full_like(truth, True, dtype=bool)
+        if not census.overrules:
+            open_to[:, :-1] = mask
+        best = np.where(open_to, truth, -1.0).argmax(axis=1)
+        consensus[rows] = np.stack([best, truth[np.arange(len(best)), best]], axis=1)
+        losses[rows] = _losses(seen)
+    return Judged(kinds, suggestion, consensus, losses)
+
+
+def _truth(
+    outputs: Outputs,
+    census: Census,
+    rows: Any,
+    seen: Observed,
+    mask: NDArray[np.bool_],
+    odds: Floats | None,
+) -> Floats:
+    """(b, c + 1) posterior of the truth, with the given shares if any are."""
+    truth = census.posterior(rows_of(outputs, rows, seen))
+    if odds is None:
+        return truth
+    factors = np.where(mask, odds[0], odds[1])
+    factors = np.concatenate([factors, np.full((len(mask), 1), odds[2])], axis=1)
+    weighted = np.maximum(truth, LEAST) * factors
+    impossible = weighted.sum(axis=1) == 0  # the odds leave nothing that these rows can be
+    weighted[impossible, :-1] = mask[impossible]
+    return weighted / weighted.sum(axis=1, keepdims=True)
+
+
+def _census_odds(census: Census, rates: Rates | None) -> Floats | None:
+    """Factors of the kinds that give the sampled rows the wanted shares."""
+    if rates is None:
+        return None
+    mask = census.rows.evidence.sets.dense()
+    joint = kinds_of(census.posterior(census.rows), mask).T
+    least = np.full_like(joint, LEAST)
+    least[1, mask.all(axis=1)] = 0  # a full set is never closed
+    return odds_for(np.maximum(joint, least), rates)
+
+
+def _suggested(truth: Floats, mask: NDArray[np.bool_], kinds: Floats) -> Floats:
+    """The best candidate of a row that is rather normal, the best other class of the others."""
+    stays = kinds[:, 0] >= kinds[:, 1]
+    allowed = np.where(stays[:, None], mask, ~mask)
+    label = np.where(allowed, truth[:, :-1], -1.0).argmax(axis=1)
+    return np.stack([label, truth[np.arange(len(label)), label]], axis=1)
+
+
+def _settled(judged: Judged, outputs: Outputs) -> Judged:
+    """Replace the judgement of rows whose truth is certain."""
+    if outputs.gold is None:
+        return judged
+    rows = np.flatnonzero(outputs.gold >= -1)
+    truth = outputs.gold[rows]
+    inside = outputs.sets[rows].contains(truth)
+    kind = np.where(truth < 0, 2, np.where(inside, 0, 1))
+    judged.kinds[rows] = np.eye(3)[kind]
+    label = np.where(truth < 0, outputs.sets.n_classes, truth)
+    judged.consensus[rows] = np.stack([label, np.ones(len(rows))], axis=1)
+    known = rows[truth >= 0]
+    judged.suggestion[known] = np.stack([truth[truth >= 0], np.ones(len(known))], axis=1)
+    return judged
 
 
 def _check_rates(rates: Any) -> Rates | None:
@@ -184,23 +458,33 @@ def _check_rates(rates: Any) -> Rates | None:
     return rates
 
 
-def _judge_all(
-    outputs: Outputs, found: Study, judges: list[Judge], raw_weight: float
-) -> tuple[Floats, Floats, Floats]:
-    """(n, 3) probabilities of the kinds, (n, 2) suggestion and its probability, (n, 2) losses."""
+def _judge_all(outputs: Outputs, found: Study, judges: list[Judge], raw_weight: float) -> Judged:
+    """Judge all rows by mixtures of blind sets."""
     n = len(outputs)
     all_seen = n == len(found.seen.sizes)  # the study looked at every row
     powers = tuple(sorted({POWERS[judge.mixture.power] for judge in judges}))
     powers = POWERS if all_seen else powers
     post = np.empty((n, 3))
     suggestion = np.empty((n, 2))
+    consensus = np.empty((n, 2))
     losses = np.empty((n, 2), dtype=np.float32)
     scratch = None if all_seen else outputs.scratch()
     for block in [slice(0, n)] if all_seen else outputs.blocks():
         seen = found.seen if all_seen else observe(outputs, block, found.reference, powers, scratch)
-        post[block], suggestion[block] = judge_rows(judges, seen, powers, raw_weight)
+        opinion = _shared_opinion(judges, seen, powers, raw_weight)
+        post[block], suggestion[block] = _verdict(opinion, seen)
+        consensus[block] = _consensus(opinion, seen, outputs.sets.n_classes)
         losses[block] = _losses(seen)
-    return post, suggestion, losses
+    return Judged(post, suggestion, consensus, losses)
+
+
+def _consensus(opinion: Floats, seen: Observed, c: int) -> Floats:
+    """(n, 2): the best candidate, the best other class or none (c), and its probability."""
+    right = np.stack([opinion[3], opinion[4], opinion[2]])
+    best = right.argmax(axis=0)
+    labels = np.stack([seen.label_in, seen.label_out, np.full(len(best), c)])
+    at = np.arange(len(best))
+    return np.stack([labels[best, at], right[best, at]], axis=1)
 
 
 class Judge(NamedTuple):
@@ -270,6 +554,13 @@ def judge_rows(
         The suggested class and its probability: the best candidate of a row that is rather
         normal, the best other class of one that is rather closed.
     """
+    return _verdict(_shared_opinion(judges, seen, powers, raw_weight), seen)
+
+
+def _shared_opinion(
+    judges: list[Judge], seen: Observed, powers: tuple[float, ...], raw_weight: float
+) -> Floats:
+    """(5, n), as `_opinion`: the mean over the judges."""
     X = design(judges[0].mixture, seen.scores)  # the knots of all judges are the same
     total = sum(judge.weight for judge in judges)
     parts = [
@@ -279,6 +570,11 @@ def judge_rows(
     opinion = np.sum(parts, axis=0) if len(parts) > 1 else parts[0]
     if raw_weight:
         opinion = (1 - raw_weight) * opinion + raw_weight * _raw_opinion(seen)
+    return opinion
+
+
+def _verdict(opinion: Floats, seen: Observed) -> tuple[Floats, Floats]:
+    """(n, 3) probabilities of the kinds, and (n, 2) suggestion with its probability."""
     normal, closed, open_, right_in, right_out = opinion
     stays = normal >= closed
     label = np.where(stays, seen.label_in, seen.label_out)
@@ -333,7 +629,22 @@ def _odds(mixture: Mixture, seen: Observed, rates: Rates) -> Floats:
     open approach the proportion of `rates`.
     """
     joint, _, _ = explain(mixture, seen, design(mixture, seen.scores), seen.rest[mixture.power])
-    joint = _possible(mixture, seen, joint)
+    return odds_for(_possible(mixture, seen, joint), rates)
+
+
+def odds_for(joint: Floats, rates: Rates) -> Floats:
+    """Find factors of the three kinds that give rows the wanted shares on average.
+
+    Parameters
+    ----------
+    joint : array of shape (3, n)
+        Probabilities of the kinds, up to a factor per row.
+    rates : Rates
+
+    Returns
+    -------
+    array of shape (3,)
+    """
     wanted = np.array([max(1 - rates.closed - rates.open, 0.0), rates.closed, rates.open])
     odds = np.ones(3)
     for _ in range(200):
@@ -364,22 +675,42 @@ def _names(ids: Any, n: int) -> Any:
 
 
 def _table(
-    outputs: Outputs, names: Any, post: Floats, suggestion: Floats, losses: Floats
+    outputs: Outputs, names: Any, judged: Judged, reliable: bool, several: bool
 ) -> pd.DataFrame:
     import pandas as pd
 
-    post /= post.sum(axis=1, keepdims=True)  # in double precision
+    post = judged.kinds / judged.kinds.sum(axis=1, keepdims=True)  # in double precision
+    c = outputs.sets.n_classes
     verdict = post.argmax(axis=1)
     is_open = verdict == 2
-    labels = np.where(is_open, -1, suggestion[:, 0]).astype(np.int64)
+    labels = np.where(is_open, -1, judged.suggestion[:, 0]).astype(np.int64)
+    right = np.where(is_open, post[:, 2], judged.suggestion[:, 1])
+    consensus = judged.consensus[:, 0].astype(np.int64)
+    agreed = judged.consensus[:, 1]
+    if not reliable:
+        verdict = labels = np.full(len(post), -1)
+        post = np.full_like(post, np.nan)
+        right = np.full(len(post), np.nan)
+        if not several:
+            consensus, agreed = labels, right
     classes = pd.Index(outputs.sets.classes.tolist())
+
+    def named(codes: NDArray[np.int64]) -> pd.Categorical:
+        return pd.Categorical.from_codes(np.where(codes < c, codes, -1), categories=classes)
+
     columns = {
         "id": names,
         "verdict": pd.Categorical.from_codes(verdict, categories=pd.Index(KINDS)),
+        "p_outside": np.clip(1 - post[:, 0], 0, 1),
         **{f"p_{kind}": post[:, k] for k, kind in enumerate(KINDS)},
-        "suggested_label": pd.Categorical.from_codes(labels, categories=classes),
-        "suggested_probability": np.where(is_open, post[:, 2], suggestion[:, 1]),
-        "inside_loss": losses[:, 0],
-        "outside_loss": losses[:, 1],
+        "suggested_label": named(labels),
+        "suggested_probability": right,
+        "consensus_label": named(consensus),
+        "consensus_probability": agreed,
+        **(
+            {} if outputs.answers is None else {"majority_label": named(outputs.answers.majority())}
+        ),
+        "inside_loss": judged.losses[:, 0],
+        "outside_loss": judged.losses[:, 1],
     }
     return pd.DataFrame(columns, copy=False)

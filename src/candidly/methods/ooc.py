@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from candidly.auditing.rates import FEW, estimate_rates
+from candidly.auditing.rates import FEW
+from candidly.auditing.verdicts import estimate_rates
 from candidly.checks import number, one_of
 from candidly.errors import InputError
 from candidly.kinds import Rates, Selection

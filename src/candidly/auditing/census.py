@@ -1,0 +1,429 @@
+"""How many rows have the truth outside their set, if people's answers follow a process?
+
+The estimate rests on assumptions that no data can test in full; each is stated, and shares come
+with the bounds between which it may fail:
+
+- several answers per row: errors to one row are neither independent nor copies of each other
+  (`crowd.DEPENDENCE`). The interval runs from the one to the other.
+- one answer per row: people err at the same rate in all classes, or confuse some classes with
+  others. The interval runs from the first, which is too low, to the second, which takes the
+  model's own confusions for theirs.
+- sets whose wrong candidates depend on the truth (`inclusion`): there are only bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from candidly.auditing.crowd import (
+    DEPENDENCE,
+    Explanation,
+    Rows,
+    fit_explanation,
+    truth_given,
+)
+from candidly.auditing.evidence import (
+    Observed,
+    Outputs,
+    Reference,
+    make_reference,
+    observe,
+)
+from candidly.auditing.processes import Evidence, Process
+from candidly.auditing.processes.confusion import Confusion
+from candidly.auditing.processes.inclusion import Inclusion
+from candidly.auditing.rates import (
+    FEW,
+    INTERVAL_FACTOR,
+    MENTION_OPEN,
+    NORMAL_90,
+    PRIOR_ROWS,
+    RatesEstimate,
+    best_misses,
+    chance_note,
+    few_note,
+    sample,
+)
+from candidly.scores import log_softmax
+
+Floats = NDArray[np.floating[Any]]
+
+SAMPLED_ENTRIES = 2_000_000  # rows times classes that a process is fitted to
+MOST_SAMPLED = 20_000  # rows
+MODEL_ERROR = 0.005  # added to both ends of an interval: models err
+ONE_ANSWER = (0.8, 1.3, 0.015)  # one answer per row: low * first, high * second + third
+# A model whose best class is the answer less often than this does not overrule a single answer.
+OVERRULES = 0.5
+UNANIMITY_LIMIT = 3.5  # standard errors by which answers may agree more than expected
+
+
+@dataclass(frozen=True)
+class Census:
+    """Fitted explanations of a sample of rows, and the shares that follow.
+
+    Attributes
+    ----------
+    estimate : RatesEstimate
+    full, without : Explanation
+        Fitted with and without open rows.
+    weight : float
+        Probability of the first, against the second.
+    reference : Reference or None
+        Rows that others are compared with, if there are features.
+    overrules : bool
+        Whether the model may overrule what all answers to a row say.
+    rows : Rows
+        The sample.
+    """
+
+    estimate: RatesEstimate
+    full: Explanation
+    without: Explanation
+    weight: float
+    reference: Reference | None
+    overrules: bool
+    rows: Rows
+
+    @property
+    def process(self) -> Process:
+        """The fitted process that annotators and verdicts are read from."""
+        return self.full.process if self.weight > 0.5 else self.without.process
+
+    def posterior(self, rows: Rows, dependence: float = DEPENDENCE) -> Floats:
+        """Compute P(truth | outputs, answers) of rows.
+
+        Parameters
+        ----------
+        rows : Rows
+        dependence : float
+            Of the answers to one row.
+
+        Returns
+        -------
+        array of shape (n, c + 1)
+            The last column is "none of the classes".
+        """
+        return _blended(self.full, self.without, self.weight, rows, dependence)
+
+
+def take_census(outputs: Outputs, start: Process | type[Process]) -> Census:
+    """Fit a process to a sample of rows, with and without open rows, and estimate the shares.
+
+    Parameters
+    ----------
+    outputs : Outputs
+        Candidate sets, answers and a model's outputs.
+    start : Process or a subclass
+        The process, or a first guess.
+
+    Returns
+    -------
+    Census
+    """
+    chosen = sample(len(outputs), sample_size(outputs.sets.n_classes))
+    reference = make_reference(outputs, chosen)
+    seen = observe(outputs, chosen, reference)
+    rows = rows_of(outputs, chosen, seen)
+    guess = start.start(rows.evidence) if isinstance(start, type) else start
+    without = fit_explanation(guess, rows, with_open=False)
+    full = fit_explanation(guess, rows, with_open=True)
+    weight = _weight_of_open(full, without, rows)
+    single = isinstance(without.process, Confusion) and without.process.flat
+    if single:
+        shares, full, without = _single_answers(full, without, weight, rows)
+    else:
+        shares = _several_answers(full, without, weight, rows)
+    overrules = not single or float(seen.hit.mean()) >= OVERRULES
+    estimate = _estimate(shares, weight, rows, seen, without.process, single)
+    return Census(estimate, full, without, weight, reference, overrules, rows)
+
+
+def sample_size(n_classes: int) -> int:
+    """Decide how many rows a process is fitted to.
+
+    Parameters
+    ----------
+    n_classes : int
+
+    Returns
+    -------
+    int
+
+    Examples
+    --------
+    >>> sample_size(10), sample_size(1000)
+    (20000, 5000)
+    """
+    return int(np.clip(SAMPLED_ENTRIES // n_classes, 5000, MOST_SAMPLED))
+
+
+def rows_of(outputs: Outputs, chosen: Any, seen: Observed) -> Rows:
+    """Collect what a process explains about some rows.
+
+    Parameters
+    ----------
+    outputs : Outputs
+    chosen : slice or int array
+    seen : Observed
+        Their numbers.
+
+    Returns
+    -------
+    Rows
+    """
+    values = np.asarray(outputs.values[chosen], dtype=np.float64)
+    if not outputs.logits:
+        values = np.log(np.maximum(values, 1e-12))
+    answers = None if outputs.answers is None else outputs.answers[chosen]
+    gold = None if outputs.gold is None else outputs.gold[chosen]
+    evidence = Evidence(outputs.sets[chosen], answers)
+    return Rows(log_softmax(values), seen.scores.astype(np.float64), evidence, gold)
+
+
+def _weight_of_open(full: Explanation, without: Explanation, rows: Rows) -> float:
+    """How much more likely open rows are than none, by the Bayesian information criterion."""
+    if (rows.evidence.sets.sizes == rows.evidence.n_classes).all():
+        return 0.0
+    if rows.gold is not None and (rows.gold == -1).any():
+        return 1.0
+    assert full.open_weights is not None
+    penalty = 0.5 * len(full.open_weights) * np.log(len(rows))
+    return float(expit((full.fit - without.fit - penalty) / INTERVAL_FACTOR**2))
+
+
+def _blended(
+    full: Explanation, without: Explanation, weight: float, rows: Rows, dependence: float
+) -> Floats:
+    if weight > 0.999:
+        return truth_given(full, rows, dependence)
+    if weight < 0.001:
+        return truth_given(without, rows, dependence)
+    parts = [truth_given(found, rows, dependence) for found in (full, without)]
+    return weight * parts[0] + (1 - weight) * parts[1]
+
+
+def kinds_of(posterior: Floats, mask: NDArray[np.bool_]) -> Floats:
+    """Sum a posterior over the candidates, over the other classes, and over none of them.
+
+    Parameters
+    ----------
+    posterior : array of shape (n, c + 1)
+    mask : bool array of shape (n, c)
+        The candidates.
+
+    Returns
+    -------
+    array of shape (n, 3)
+        Probabilities of normal, closed and open.
+
+    Examples
+    --------
+    >>> kinds_of(np.array([[0.5, 0.25, 0.125, 0.125]]), np.array([[True, True, False]]))
+    array([[0.75 , 0.125, 0.125]])
+    """
+    normal = np.where(mask, posterior[:, :-1], 0).sum(axis=1)
+    closed = np.where(mask, 0, posterior[:, :-1]).sum(axis=1)
+    return np.stack([normal, closed, posterior[:, -1]], axis=1)
+
+
+# ---- shares
+
+
+class Shares(NamedTuple):
+    """Shares of closed and open rows: (low, point, high) of each, and of both together."""
+
+    closed: tuple[float, float, float]
+    open: tuple[float, float, float]
+    outside: tuple[float, float, float]
+
+
+def _shares(posterior: Floats, rows: Rows) -> Floats:
+    """(3,) shares of closed, open, and both."""
+    _, closed, open_ = kinds_of(posterior, rows.evidence.sets.dense()).mean(axis=0)
+    return np.array([closed, open_, closed + open_])
+
+
+def _several_answers(full: Explanation, without: Explanation, weight: float, rows: Rows) -> Shares:
+    """From answers that each count in full, to answers to a row that count as one."""
+    point = _shares(_blended(full, without, weight, rows, DEPENDENCE), rows)
+    ends = [
+        _shares(truth_given(found, rows, dependence), rows)
+        for found in _believed(full, without, weight)
+        for dependence in (0.0, 1.0)
+    ]
+    return _as_shares(np.min(ends, axis=0), point, np.max(ends, axis=0))
+
+
+def _believed(full: Explanation, without: Explanation, weight: float) -> list[Explanation]:
+    """The explanations that an interval must hold."""
+    chances = ((full, weight), (without, 1 - weight))
+    return [found for found, chance in chances if chance > 0.01]
+
+
+def _single_answers(
+    full: Explanation, without: Explanation, weight: float, rows: Rows
+) -> tuple[Shares, Explanation, Explanation]:
+    """From one error rate for all classes, to a free confusion matrix at the same sharpness.
+
+    Neither is right: the first is too low, the second takes the model's confusions for people's.
+    The point estimate is their mean; the error rate is then set so that the rows' probabilities
+    have it as their mean. Rows are still ranked by the first, which ranks them better.
+    """
+    flat = [_shares(truth_given(found, rows), rows) for found in (full, without)]
+    free = [_free_shares(found, rows) for found in (full, without)]
+    calibrated = [
+        _with_closed(found, 0.5 * (low[0] + high[0]), rows)
+        for found, low, high in zip((full, without), flat, free, strict=True)
+    ]
+    weights = np.array([weight, 1 - weight])
+    point = weights @ [_shares(truth_given(found, rows), rows) for found in calibrated]
+    kept = weights > 0.01
+    first, second, third = ONE_ANSWER
+    low = first * np.min(np.array(flat)[kept], axis=0)
+    high = second * np.max(np.array([*flat, *free])[np.r_[kept, kept]], axis=0) + third
+    return _as_shares(low, point, high), calibrated[0], calibrated[1]
+
+
+def _free_shares(found: Explanation, rows: Rows) -> Floats:
+    assert isinstance(found.process, Confusion)
+    free = fit_explanation(
+        found.process.freed(),
+        rows,
+        with_open=found.open_weights is not None,
+        sharpness=found.sharpness,
+    )
+    return _shares(truth_given(free, rows), rows)
+
+
+def _with_closed(found: Explanation, wanted: float, rows: Rows) -> Explanation:
+    """Set the error rate that gives the rows this share of closed ones, by bisection."""
+    process = found.process
+    assert isinstance(process, Confusion)
+    low, high = 1e-4, 0.9
+    for _ in range(12):
+        error = np.sqrt(low * high)
+        found = replace(found, process=process.with_error(error, rows.evidence))
+        if _shares(truth_given(found, rows), rows)[0] < wanted:
+            low = error
+        else:
+            high = error
+    return found
+
+
+def _as_shares(low: Floats, point: Floats, high: Floats) -> Shares:
+    triples = [(float(a), float(b), float(c)) for a, b, c in zip(low, point, high, strict=True)]
+    return Shares(*triples)
+
+
+def _estimate(
+    shares: Shares, weight: float, rows: Rows, seen: Observed, process: Process, single: bool
+) -> RatesEstimate:
+    n = len(rows)
+    c = rows.evidence.n_classes
+    found = np.array(shares)  # (3, 3): closed, open, outside; low, point, high
+    point = found[:, 1]
+    errors = NORMAL_90 * INTERVAL_FACTOR * np.sqrt(np.maximum(found * (1 - found), 0) / n)
+    low = found[:, 0] - errors[:, 0] - MODEL_ERROR
+    high = found[:, 2] + errors[:, 2] + MODEL_ERROR
+    if isinstance(process, Inclusion):
+        low = np.zeros(3)
+        high = np.maximum(high, best_misses(seen, c))
+    if n < FEW:
+        point = point * n / (n + PRIOR_ROWS)
+        low, high = np.zeros(3), np.ones(3)
+    low = np.clip(np.minimum(low, point), 0, 1)
+    high = np.clip(np.maximum(high, point), 0, 1)
+    intervals = [(float(a), float(b)) for a, b in zip(low, high, strict=True)]
+    notes = _notes(shares, weight, rows, process, single)
+    chance = chance_note(seen, c)
+    return RatesEstimate(
+        float(point[0]),
+        float(point[1]),
+        float(min(point[0] + point[1], 1.0)),
+        intervals[0],
+        intervals[1],
+        intervals[2],
+        notes=(*notes, *([chance] if chance else []), *few_note(n)),
+        process=process.name,
+        reliable=chance is None,
+    )
+
+
+def _notes(
+    shares: Shares, weight: float, rows: Rows, process: Process, single: bool
+) -> Iterator[str]:
+    """Say what is assumed, and where the data cannot tell."""
+    if single:
+        yield (
+            "There is one answer per row: the data cannot tell an error of the annotator from one "
+            "of the model. The interval runs from annotators who err at one rate in all classes "
+            "to annotators who make every confusion that the model's outputs allow."
+        )
+    elif isinstance(process, Inclusion):
+        yield (
+            "Wrong candidates depend on the true class, so a set says little about its row: the "
+            "intervals are bounds, and the shares may be far too small."
+        )
+    else:
+        yield (
+            "Errors of several people on one row are not independent, and the data cannot tell "
+            f"how much they depend: the outside share is {shares.outside[0]:.1%} if each answer "
+            f"counts in full, and {shares.outside[2]:.1%} if all answers to a row count as one."
+        )
+        yield from _unanimity_note(rows, process)
+    if MENTION_OPEN < weight <= 0.99:
+        yield (
+            "The data cannot tell open rows from hard rows of known classes: open rows are "
+            f"{weight:.0%} likely."
+        )
+
+
+def _unanimity_note(rows: Rows, process: Process) -> Iterator[str]:
+    """Report if people agree more often than the process predicts: copies, or shared errors."""
+    if not isinstance(process, Confusion):
+        return
+    excess, observed, expected = unanimity(process, rows)
+    if excess > UNANIMITY_LIMIT:
+        yield (
+            f"Two answers to a row agree in {observed:.1%}; independent annotators would in "
+            f"{expected:.1%}. People share errors or copy answers: trust the upper end more."
+        )
+
+
+def unanimity(process: Confusion, rows: Rows) -> tuple[float, float, float]:
+    """Compare how often two answers to a row agree with what the process predicts.
+
+    Parameters
+    ----------
+    process : Confusion
+        Fitted.
+    rows : Rows
+        The rows that it was fitted to.
+
+    Returns
+    -------
+    excess : float
+        The difference in standard errors.
+    observed, expected : float
+        Shares of agreeing pairs.
+    """
+    evidence = rows.evidence
+    several = evidence.numbers > 1
+    single = np.diff(evidence.membership.indptr)[evidence.row.argsort(kind="stable")] == 1
+    if not several.any() or not single.all():
+        return 0.0, 1.0, 1.0
+    votes = (evidence.per_row @ evidence.membership).toarray()[several]
+    k = evidence.numbers[several]
+    pairs = (votes * (votes - 1)).sum(axis=1) / (k * (k - 1))
+    likely = process.log_likelihood(evidence)[several] + log_softmax(rows.log_probs[several])
+    truth = np.exp(log_softmax(likely))
+    expected = truth @ (process.matrix**2).sum(axis=1)
+    gap = pairs - expected
+    error = gap.std() / np.sqrt(len(gap)) if len(gap) > 1 else np.inf
+    return float(gap.mean() / max(error, 1e-12)), float(pairs.mean()), float(expected.mean())

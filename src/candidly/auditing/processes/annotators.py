@@ -1,0 +1,146 @@
+"""Like `confusion`, with a matrix for each annotator, shrunk towards the shared one.
+
+The prior of an annotator's row is the shared row, rescaled to the annotator's own error rate: an
+annotator with few answers is more or less able, but confuses what all confuse.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from candidly.auditing.processes.base import Evidence, Floats
+from candidly.auditing.processes.confusion import (
+    LEAST,
+    Confusion,
+    count_answers,
+    error_rate,
+    learning_weights,
+    shrunk,
+)
+
+FEWEST = 30  # answers that make a matrix of one's own worthwhile
+MOST = 200  # annotators with a matrix of their own
+MAX_ENTRIES = 20_000_000  # of all matrices
+OWN_STRENGTH = 5.0  # answers per class with which the shared matrix counts
+OWN_PRIOR = 10.0  # answers with which the shared error rate counts
+
+
+@dataclass(frozen=True)
+class AnnotatorConfusion(Confusion):
+    """One confusion matrix for each annotator with enough answers.
+
+    Attributes
+    ----------
+    own : array of shape (k, c, c + 1)
+        Their matrices.
+    numbers : int array
+        For each annotator, the number of their matrix in `own`, or -1 for the shared one.
+    """
+
+    name: ClassVar[str] = "annotators"
+    words: ClassVar[str] = "people who confuse some labels with others, each in their own way"
+
+    own: Floats
+    numbers: NDArray[np.int64]
+
+    @classmethod
+    def start(cls, evidence: Evidence) -> AnnotatorConfusion:
+        shared = Confusion.start(evidence)
+        chosen = active_annotators(evidence)
+        n_annotators = 1 if evidence.answers is None else len(evidence.answers.annotators)
+        numbers = np.full(n_annotators, -1, dtype=np.int64)
+        numbers[chosen] = np.arange(len(chosen))
+        own = np.tile(shared.matrix, (len(chosen), 1, 1))
+        return cls(shared.matrix, shared.error, shared.flat, own, numbers)
+
+    def log_likelihood(self, evidence: Evidence) -> Floats:
+        likely = np.empty((len(evidence.row), evidence.n_classes))
+        for matrix, mine in self._groups(evidence):
+            likely[mine] = np.log(evidence.membership[mine] @ matrix.T)
+        return evidence.per_row @ likely
+
+    def fitted(self, evidence: Evidence, posterior: Floats) -> AnnotatorConfusion:
+        shared = Confusion.fitted(self, evidence, posterior)
+        assert isinstance(shared, AnnotatorConfusion)
+        weights = learning_weights(evidence, posterior, self.flat)
+        own = np.empty_like(self.own)
+        for k, (matrix, mine) in enumerate(self._groups(evidence)):
+            if k < len(own):
+                counted = count_answers(matrix, evidence.membership[mine], weights[mine])
+                own[k] = shrunk(counted, able(shared.matrix, counted), OWN_STRENGTH)
+        return replace(shared, own=own)
+
+    def matrix_of(self, annotator: int) -> Floats:
+        """Return the matrix of an annotator.
+
+        Parameters
+        ----------
+        annotator : int
+            Index into `Answers.annotators`.
+
+        Returns
+        -------
+        array of shape (c, c + 1)
+        """
+        number = self.numbers[annotator]
+        return self.matrix if number < 0 else self.own[number]
+
+    def _groups(self, evidence: Evidence) -> list[tuple[Floats, NDArray[np.int64]]]:
+        """(matrix, answers) of each annotator in `own`, then of all others."""
+        if evidence.answers is None:
+            return [(self.matrix, np.arange(len(evidence.row)))]
+        number = self.numbers[evidence.answers.annotator]
+        order = np.argsort(number, kind="stable")
+        ends = np.searchsorted(number[order], np.arange(-1, len(self.own) + 1))
+        parts = [order[a:b] for a, b in pairwise(ends.tolist())]
+        return [*zip(self.own, parts[1:], strict=True), (self.matrix, parts[0])]
+
+
+def active_annotators(evidence: Evidence) -> NDArray[np.int64]:
+    """Find the annotators with at least FEWEST answers, the most active first.
+
+    Parameters
+    ----------
+    evidence : Evidence
+
+    Returns
+    -------
+    int array
+        Indices into `Answers.annotators`; none if they are anonymous.
+    """
+    answers = evidence.answers
+    if answers is None or answers.anonymous:
+        return np.empty(0, dtype=np.int64)
+    counts = np.bincount(answers.annotator, minlength=len(answers.annotators))
+    order = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts >= FEWEST)]
+    most = min(MOST, max(1, MAX_ENTRIES // evidence.n_classes**2))
+    return order[:most]
+
+
+def able(shared: Floats, counted: Floats) -> Floats:
+    """Rescale the errors of the shared matrix to an annotator's own error rate.
+
+    Parameters
+    ----------
+    shared, counted : arrays of shape (c, c + 1)
+
+    Returns
+    -------
+    array of shape (c, c + 1)
+    """
+    c = len(shared)
+    right = np.arange(c)
+    overall = 1 - float(shared[right, right].mean())
+    n = counted.sum()
+    own = (error_rate(counted) * n + overall * OWN_PRIOR) / (n + OWN_PRIOR)
+    wrong = shared.copy()
+    wrong[right, right] = 0
+    wrong *= own / max(overall, LEAST)
+    wrong *= np.minimum(1, 0.95 / np.maximum(wrong.sum(axis=1, keepdims=True), LEAST))
+    wrong[right, right] = 1 - wrong.sum(axis=1)
+    return wrong

@@ -1,0 +1,169 @@
+"""The contract of a process: how likely are a row's answers, for each class as the truth?"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from candidly.answers import Answers
+from candidly.sets import CandidateSets
+
+Floats = NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What people said about n rows.
+
+    Attributes
+    ----------
+    sets : CandidateSets
+        The candidate sets.
+    answers : Answers or None
+        The answers that the sets are the unions of, if they are known.
+
+    Examples
+    --------
+    >>> evidence = Evidence(CandidateSets([["a"], ["a", "b"]]), None)
+    >>> evidence.numbers
+    array([1, 1])
+    """
+
+    sets: CandidateSets
+    answers: Answers | None = None
+
+    @property
+    def n_classes(self) -> int:
+        """The number of classes c."""
+        return self.sets.n_classes
+
+    def __len__(self) -> int:
+        return len(self.sets)
+
+    @cached_property
+    def membership(self) -> sparse.csr_array:
+        """(m, c + 1): which classes each answer includes; a set is one answer if nobody is named.
+
+        The last column stands for none of the classes.
+        """
+        if self.answers is not None:
+            return self.answers.membership()
+        ones = np.ones(len(self.sets.indices))
+        indices = self.sets.indices.astype(np.int32)
+        shape = (len(self), self.n_classes + 1)
+        return sparse.csr_array((ones, indices, self.sets.indptr), shape)
+
+    @cached_property
+    def row(self) -> NDArray[np.int64]:
+        """(m,) the row of each answer."""
+        return np.arange(len(self)) if self.answers is None else self.answers.row
+
+    @cached_property
+    def counts(self) -> NDArray[np.int64]:
+        """(m,) how many people gave each answer."""
+        if self.answers is None:
+            return np.ones(len(self), dtype=np.int64)
+        return self.answers.counts
+
+    @cached_property
+    def numbers(self) -> NDArray[np.int64]:
+        """(n,) the number of answers to each row."""
+        return np.bincount(self.row, self.counts, minlength=len(self)).astype(np.int64)
+
+    @cached_property
+    def per_row(self) -> sparse.csr_array:
+        """(n, m): adds what is known of answers to their rows, once per person."""
+        place = (self.row, np.arange(len(self.row)))
+        return sparse.csr_array((self.counts.astype(np.float64), place), (len(self), len(self.row)))
+
+    @cached_property
+    def none_votes(self) -> Floats:
+        """(n,) how many people said "none of the classes"."""
+        return self.per_row @ self.membership[:, [self.n_classes]].toarray()[:, 0]
+
+    def __getitem__(self, rows: Any) -> Evidence:
+        answers = None if self.answers is None else self.answers[rows]
+        return Evidence(self.sets[rows], answers)
+
+
+class Process(ABC):
+    """A way in which the answers to a row arise from its truth.
+
+    Attributes
+    ----------
+    name : str
+        What `process=` calls it.
+    words : str
+        What it assumes, as the end of the sentence "The answers are best explained by ...".
+    """
+
+    name: ClassVar[str]
+    words: ClassVar[str]
+
+    @classmethod
+    @abstractmethod
+    def start(cls, evidence: Evidence) -> Process:
+        """Make a first guess for the rows that it will be fitted to.
+
+        Parameters
+        ----------
+        evidence : Evidence
+
+        Returns
+        -------
+        Process
+        """
+
+    @abstractmethod
+    def log_likelihood(self, evidence: Evidence) -> Floats:
+        """Compute log P(answers to the row | its truth is class t).
+
+        Parameters
+        ----------
+        evidence : Evidence
+            Of n rows.
+
+        Returns
+        -------
+        array of shape (n, c)
+        """
+
+    @abstractmethod
+    def fitted(self, evidence: Evidence, posterior: Floats) -> Process:
+        """Fit to rows whose truth is known up to probabilities (an M-step).
+
+        Parameters
+        ----------
+        evidence : Evidence
+            Of n rows.
+        posterior : array of shape (n, c)
+            P(truth = t | everything) of each row; the rest to 1 is "none of the classes".
+
+        Returns
+        -------
+        Process
+        """
+
+    def answers_per_row(self, evidence: Evidence) -> NDArray[np.int64]:
+        """Count the answers behind each row.
+
+        Parameters
+        ----------
+        evidence : Evidence
+
+        Returns
+        -------
+        int array of shape (n,)
+        """
+        return evidence.numbers
+
+    @property
+    def none_share(self) -> float:
+        """Mean probability that an answer to a row of a known class is "none of the classes"."""
+        return 0.0
