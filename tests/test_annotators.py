@@ -155,13 +155,33 @@ def test_only_few_matrices_are_stored_and_never_large_ones():
 
 def test_the_own_rate_undoes_a_shared_one():
     """Answers that the model cannot judge keep the odds of the assumed rate: any rate explains."""
-    odds = np.zeros((2, len(ODDS)))
+    odds = np.zeros((3, len(ODDS)))
     odds[0, [0, -1]] = 30, 70
-    middle = len(ODDS) // 2
-    odds[1, middle] = 100  # even odds at a rate of 0.5
-    rates, worth = own_rates(odds, np.array([0.1, 0.5]))
-    assert rates == pytest.approx([0.3, 0.5], abs=1e-3)
-    assert worth == pytest.approx([100, 1], abs=0.1)
+    odds[1, len(ODDS) // 2] = 100  # even odds at a rate of 0.5
+    odds[2, -1] = 100  # all are right
+    rates, worth = own_rates(odds, np.array([0.1, 0.5, 0.2]))
+    assert rates == pytest.approx([30.5 / 101, 0.5, 0.5 / 101], abs=1e-3)
+    assert worth == pytest.approx([100, 1, 100], abs=0.1)
+
+
+def test_open_rows_do_not_count_as_a_high_error_rate():
+    """All three are misled alike in a fifth of the rows, which look open: the rest is right."""
+    rng = np.random.default_rng(1)
+    y = rng.integers(6, size=500)
+    said = np.where(rng.random(500) < 0.2, (y + rng.integers(1, 6, size=500)) % 6, y)
+    answers = Answers(np.stack([said] * 3, axis=1), classes=6)
+    logits = 4 * (4 * np.eye(6)[y] + rng.normal(size=(500, 6)))
+    for entry in collect_findings(candidly.Audit(answers=answers, logits=logits))["annotators"]:
+        assert entry["high"] < 0.4
+
+
+def test_annotators_without_errors_have_a_narrow_interval():
+    y = np.arange(600) % 6
+    answers = Answers(np.stack([y, y, y], axis=1), classes=6)
+    logits = 6 * np.eye(6)[y] + np.random.default_rng(0).normal(size=(600, 6))
+    for entry in collect_findings(candidly.Audit(answers=answers, logits=logits))["annotators"]:
+        assert entry["outside"] < 0.01
+        assert entry["high"] < 0.05
 
 
 def test_without_other_readings_the_interval_is_that_of_sampling_stretched():

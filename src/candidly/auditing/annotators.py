@@ -229,6 +229,7 @@ class _Reading:
         self.independent = np.zeros(k)
         self.as_one = np.zeros(k)
         self.odds = np.zeros((k, len(ODDS)))
+        self.at_open = np.zeros(k)
 
     def add(
         self,
@@ -239,20 +240,41 @@ class _Reading:
         counts: NDArray[np.int64],
     ) -> None:
         k = len(self.independent)
-        right = _right(member, truth_given(self.found, rows, 0.0), at)
+        truth = truth_given(self.found, rows, 0.0)
+        right = _right(member, truth, at)
         self.independent += np.bincount(who, counts * (1 - right), minlength=k)
-        odds = np.clip(logit(np.clip(right, 0, 1)), ODDS[0], ODDS[-1])
-        step = ODDS[1] - ODDS[0]
-        place = np.rint((odds - ODDS[0]) / step).astype(np.int64)
-        cells = np.bincount(who * len(ODDS) + place, counts, minlength=self.odds.size)
-        self.odds += cells.reshape(self.odds.shape)
+        self._add_odds(member, truth, at, who, counts)
         if (rows.evidence.numbers > 1).any():
             right = _right(member, truth_given(self.found, rows, 1.0), at)
         self.as_one += np.bincount(who, counts * (1 - right), minlength=k)
 
+    def _add_odds(
+        self,
+        member: sparse.csr_array,
+        truth: Floats,
+        at: NDArray[np.int64],
+        who: NDArray[np.int64],
+        counts: NDArray[np.int64],
+    ) -> None:
+        """Count answers by their odds to be right, if the row is of a known class.
+
+        Answers to open rows are wrong whatever the annotator's error rate, unless they say so.
+        """
+        known = 1 - truth[at, -1]
+        of_class = np.concatenate([truth[:, :-1], np.zeros((len(truth), 1))], axis=1)
+        right = _right(member, of_class, at)
+        odds = np.clip(logit(np.clip(right / np.maximum(known, 1e-12), 0, 1)), ODDS[0], ODDS[-1])
+        place = np.rint((odds - ODDS[0]) / (ODDS[1] - ODDS[0])).astype(np.int64)
+        cells = np.bincount(who * len(ODDS) + place, counts * known, minlength=self.odds.size)
+        self.odds += cells.reshape(self.odds.shape)
+        says_none = member[:, [member.shape[1] - 1]].toarray()[:, 0]
+        at_open = counts * (1 - known) * (1 - says_none)
+        self.at_open += np.bincount(who, at_open, minlength=len(self.at_open))
+
     def shares(self, counts: Floats) -> tuple[list[Floats], Floats]:
         """(shares by all assumptions, number of answers that they are worth)."""
         own, worth = own_rates(self.odds, self.fitted)
+        own = (own * self.odds.sum(axis=1) + self.at_open) / counts
         return [self.independent / counts, self.as_one / counts, own], worth
 
 
@@ -261,7 +283,7 @@ def own_rates(odds: Floats, fitted: Floats) -> tuple[Floats, Floats]:
 
     By EM, as class shares are corrected in a classifier's outputs: an answer that was right with
     odds o at the error rate r is right with odds o * (1 - e) / e * r / (1 - r) at the rate e, and
-    e is the mean probability of the answers to be wrong.
+    e is the mean probability of the answers to be wrong, with half an answer added to either side.
 
     Parameters
     ----------
@@ -274,11 +296,13 @@ def own_rates(odds: Floats, fitted: Floats) -> tuple[Floats, Floats]:
     -------
     rates : array of shape (k,)
     worth : array of shape (k,)
-        How many answers with known truth would say as much, by Fisher's information.
+        How many answers with known truth would say as much: the information of all answers, less
+        what is missing because it is not known which of them are wrong (Louis, 1982).
 
     References
     ----------
     M. Saerens et al., Adjusting the outputs of a classifier to new a priori probabilities, 2002.
+    T. A. Louis, Finding the observed information matrix when using the EM algorithm, 1982.
 
     Examples
     --------
@@ -287,18 +311,17 @@ def own_rates(odds: Floats, fitted: Floats) -> tuple[Floats, Floats]:
     >>> sure[0, -1] = 90
     >>> rates, worth = own_rates(sure, np.array([0.3]))
     >>> rates.round(3), worth.round()
-    (array([0.1]), array([100.]))
+    (array([0.104]), array([100.]))
     """
-    total = np.maximum(odds.sum(axis=1), 1e-12)
+    total = odds.sum(axis=1)
     rates = fitted
     wrong = np.zeros_like(odds)
     for _ in range(ROUNDS):
         shift = logit(fitted) - logit(rates)
         wrong = expit(-(ODDS + shift[:, None]))
-        rates = np.clip((odds * wrong).sum(axis=1) / total, *RATE)
-    slope = wrong / rates[:, None] - (1 - wrong) / (1 - rates)[:, None]
-    worth = (odds * slope**2).sum(axis=1) * rates * (1 - rates)
-    return rates, np.clip(worth, 1, np.maximum(total, 1))
+        rates = np.minimum(((odds * wrong).sum(axis=1) + 0.5) / (total + 1), RATE[1])
+    missing = (odds * wrong * (1 - wrong)).sum(axis=1) / (rates * (1 - rates))
+    return rates, np.maximum(total - missing, 1)
 
 
 def _fitted_rates(found: Explanation, answers: Answers, k: int) -> Floats:
