@@ -41,8 +41,6 @@ class Posterior(WithTwins):
     candidates: Bits
     # (n,): whether the truth is known
     certain: Tensor
-    # (n, c): the targets of the twins, with answers only
-    votes: Tensor
 
     def __init__(self, *, warmup: float = 0.3) -> None:
         super().__init__()
@@ -67,8 +65,6 @@ class Posterior(WithTwins):
         if answers is not None:
             self.count_votes(answers)
         self.fill_in_gold()
-        if answers is not None:
-            self.register_buffer("votes", self.confidence.clone(), persistent=False)
 
     def count_votes(self, answers: Answers) -> None:
         """Store the shares of the votes as targets; rows without a vote for a class keep theirs."""
@@ -116,14 +112,14 @@ class Posterior(WithTwins):
         logits = forward_views(model, batch)
         targets = self.confidence[batch.index]
         losses = soft_ce(logits, targets).mean(0)
-        if self.answers is None and (self.warming or not self.judging):
+        moving = self.answers is None and (self.warming or not self.judging)
+        if moving:
             found = disambiguate(mean_softmax(logits), batch.candidates).to(targets)
             certain = self.certain[batch.index, None]
             self.confidence[batch.index] = torch.where(certain, targets, found)
         if not self.learning:
             return losses
-        votes = None if self.answers is None else self.votes[batch.index]
-        return losses + self.train_twins(batch, votes)
+        return losses + self.train_twins(batch, None if moving else targets)
 
 
 def vote_shares(answers: Answers, rows: slice) -> NDArray[np.float64]:
