@@ -79,7 +79,9 @@ def test_fit_leaves_a_whole_run(fitted):
     assert sorted(path.name for path in (folder / "run").iterdir()) == sorted(names)
     assert sorted(path.name for path in folder.iterdir()) == ["a.csv", "run"]
     note = json.loads((folder / "run" / "run.json").read_text())
-    assert note["config"]["method"] == "ooc"
+    assert note["config"]["method"] == "auto"
+    estimator = json.loads((folder / "run" / "estimator.json").read_text())
+    assert estimator["fitted"]["method_"] == "ooc"
     assert note["source"]["sha256"] == file_hash(folder / "a.csv")
     assert {"candidly", "torch", "numpy"} <= note["versions"].keys()
     assert note["finished"] > note["started"]
