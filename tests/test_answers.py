@@ -479,7 +479,7 @@ def test_public_names():
         (np.zeros(3, dtype=int), {}, r"shape \(3,\): expected one row per example"),
         ("a|b", {}, "table is of type str"),
         ([["a", "x"]], {"classes": CLASSES}, r"row 0, annotator 1: label 'x' is not among the 3"),
-        ([["a", 3]], {"classes": CLASSES}, r"row 0, annotator 1: label 3 is not among"),
+        ([["a", 3]], {"classes": CLASSES}, r"row 0, annotator 1: position 3 is outside 0\.\.2"),
         ([["a", {"b": 1}]], {}, r"row 0, annotator 1: \{'b': 1\} is not an answer"),
         ([["a", ["b", None]]], {}, r"row 0, annotator 1: None is not a label"),
         ([["a", float("inf")]], {}, r"row 0, annotator 1: inf is not a label"),

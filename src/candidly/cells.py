@@ -14,6 +14,7 @@ from candidly.labels import (
     class_list,
     cut,
     distinct_labels,
+    holds_integers,
     index_dtype,
     is_hashable,
     is_missing,
@@ -210,6 +211,11 @@ def checked_classes(classes: Any, none: Any = NO_CLASS_TEXT) -> NDArray[Any]:
 
 def unknown_label(place: str, label: Any, classes: NDArray[Any]) -> InputError:
     """Make the error for a label that is not in the class list."""
+    if isinstance(label, int) and not holds_integers(classes):
+        return InputError(
+            f"{place}: position {label} is outside 0..{len(classes) - 1}. Integers are positions "
+            f"here, because the class list holds none: {shown_classes(classes)}."
+        )
     return InputError(
         f"{place}: label {label!r} is not among the {shown_classes(classes)}. Correct it, convert "
         "its type, or add it to `classes`. (Strings are split at `sep`; sep=None keeps them whole.)"
