@@ -304,12 +304,12 @@ def test_gold_of_no_class():
 
 
 def test_gold_is_checked():
-    sets = CandidateSets([["a"], ["b"]])
-    assert read_gold([None, float("nan")], sets) is None
+    classes = np.array(["a", "b"])
+    assert read_gold([None, float("nan")], classes, 2).tolist() == [-2, -2]
     with pytest.raises(InputError, match="row 1"):
-        read_gold([None, "z"], sets)
-    with pytest.raises(InputError, match="gold has 1 labels"):
-        read_gold(["a"], sets)
+        read_gold([None, "z"], classes, 2)
+    with pytest.raises(InputError, match="gold has 1 entries"):
+        read_gold(["a"], classes, 2)
 
 
 # ---- which process
