@@ -18,6 +18,7 @@ from sklearn.datasets import load_digits
 import candidly
 from candidly.bench.problems import digits, make_problem
 from candidly.data import read_file
+from candidly.data.inputs import fit_inputs
 from candidly.sets import CandidateSets
 from candidly.storage.atomic import file_hash
 from candidly.storage.store import writing
@@ -188,9 +189,9 @@ def test_the_command_and_the_library_give_the_same_numbers(tmp_path, method):
 
 def test_the_command_and_the_library_learn_the_same_from_annotators(fitted):
     folder = fitted[0]
-    frame = pd.read_csv(folder / "a.csv")
-    answers = candidly.Answers(frame[["good", "wide", "bad"]], classes=sorted(CLASSES))
-    X = frame[[f"f{j}" for j in range(6)]].to_numpy()
+    _, X = fit_inputs(read_file(folder / "a.csv", labels="good,wide,bad"), encoder="none")
+    table = pd.read_csv(folder / "a.csv")[["good", "wide", "bad"]]
+    answers = candidly.Answers(table, classes=sorted(CLASSES))
     model = candidly.PartialLabelClassifier(random_state=0, calibrate=0).fit(X, answers)
     loaded = candidly.PartialLabelClassifier.load(folder / "run")
     assert (model.method_, loaded.method_) == ("posterior", "posterior")
