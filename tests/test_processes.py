@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from candidly import Answers, Audit, CandidateSets, Rates, audit, corrupt, estimate_rates
@@ -540,6 +540,7 @@ def test_kinds_sum_the_posterior():
     np.testing.assert_allclose(kinds_of(np.array([[0.1, 0.2, 0.3, 0.4]]), mask), [[0.4, 0.2, 0.4]])
 
 
+@settings(max_examples=20)
 @given(st.data())
 def test_posteriors_are_sound_whatever_the_answers(data):
     n, c, k = (
