@@ -128,7 +128,7 @@ def take_census(outputs: Outputs, start: Process | type[Process]) -> Census:
     Census
     """
     chosen = sample(len(outputs), sample_size(outputs.sets.n_classes))
-    reference = make_reference(outputs, chosen)
+    reference = make_reference(outputs, sample(len(outputs)))
     seen = observe(outputs, chosen, reference)
     rows = rows_of(outputs, chosen, seen)
     guess = start.start(rows.evidence) if isinstance(start, type) else start
