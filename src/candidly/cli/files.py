@@ -175,7 +175,7 @@ def _print_findings(
         echo_json(summary(out, findings))
     else:
         say(render_summary(out, findings))
-    low = findings["shares"]["outside"]["low"]
+    low = findings["shares"]["outside"]["low"] if findings["reliable"] else 0.0
     if fail_above is not None and low > fail_above:
         echo(
             f"candidly: at least {low:.1%} of the rows have their truth outside their candidates, "

@@ -210,9 +210,7 @@ def _write_findings(
     rows: bool,
 ) -> dict[str, Any]:
     """Write the findings and the tables of an audit."""
-    findings = collect_findings(
-        audit.outputs, audit.table, audit.estimate, answers=data.answers, truth=data.truth
-    )
+    findings = collect_findings(audit, truth=data.truth)
     findings |= {
         "file": data.source.path.name,
         "inputs": data.kind,
