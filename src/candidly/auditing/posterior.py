@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from candidly.auditing.evidence import Outputs
+from candidly.answers import Answers
+from candidly.auditing.evidence import Outputs, read_outputs
+from candidly.data.dataset import UNKNOWN
 from candidly.scores import disambiguate, log_softmax
 
 
@@ -100,3 +102,62 @@ def probabilities(outputs: Outputs, rows: Any) -> NDArray[Any]:
     if outputs.logits:
         return np.exp(log_softmax(values))
     return values / values.sum(axis=1, keepdims=True)
+
+
+# Stand-in for the fitted model of annotators: what each answer that includes a class is worth, and
+# the prior probability of none of the classes.
+VOTE = 10.0
+NO_CLASS_PRIOR = 0.02
+
+
+def truth_posterior(
+    candidates: Any,
+    probs: Any = None,
+    *,
+    logits: Any = None,
+    answers: Answers | None = None,
+    features: Any = None,
+    process: str = "auto",
+    gold: NDArray[np.int64] | None = None,
+) -> NDArray[Any]:
+    """Compute the probability of each class, and of none of them, to be the truth of each row.
+
+    Parameters
+    ----------
+    candidates : CandidateSets or whatever makes one
+        The candidates of n rows.
+    probs, logits : array of shape (n, c)
+        A model's outputs for rows that it did not train on; one of the two.
+    answers : Answers, optional
+        Who answered what, over the same classes. Without them each set is one answer.
+    features : array of shape (n, d), optional
+        Inputs in which near rows are alike.
+    process : str
+        How answers come about.
+    gold : int array of shape (n,), optional
+        What is certain: a class index, -1 for none of the classes, -2 for unknown.
+
+    Returns
+    -------
+    array of shape (n, c + 1)
+        Rows sum to 1; the last column stands for none of the classes. Rows of `gold` are one-hot.
+
+    Examples
+    --------
+    >>> truth_posterior([["a"], ["b"]], [[0.5, 0.5], [0.9, 0.1]]).round(2)
+    array([[0.9 , 0.09, 0.02],
+           [0.46, 0.51, 0.02]])
+    """
+    outputs = read_outputs(candidates, probs, logits, features)
+    if answers is None:
+        votes = np.hstack([outputs.sets.dense(), np.zeros((len(outputs), 1))])
+    else:
+        votes = answers.votes().toarray()
+    shares = probabilities(outputs, slice(None))
+    prior = np.hstack([shares, np.full((len(shares), 1), NO_CLASS_PRIOR)])
+    weights = prior * VOTE ** (votes - votes.max(axis=1, keepdims=True))
+    posterior = weights / weights.sum(axis=1, keepdims=True)
+    if gold is not None:
+        known = gold > UNKNOWN
+        posterior[known] = np.eye(posterior.shape[1])[gold[known]]
+    return posterior

@@ -79,7 +79,13 @@ def fit(
     file: File,
     out: NewRun,
     reader: dict[str, Any],
-    method: Annotated[str, typer.Option(help="`candidly methods` lists them.")] = "ooc",
+    method: Annotated[
+        str,
+        typer.Option(
+            help="`candidly methods` lists them; auto: posterior if any row has at least two "
+            "answers, otherwise ooc."
+        ),
+    ] = "auto",
     preset: Annotated[
         str, typer.Option(help="Preset of the method's settings; auto: robust, if there is one.")
     ] = "auto",

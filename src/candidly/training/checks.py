@@ -7,11 +7,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from candidly.answers import Answers
+from candidly.cells import NO_CLASS_TEXT
+from candidly.data.dataset import NO_CLASS, UNKNOWN
 from candidly.errors import InputError, TrainingError
 from candidly.kinds import Truth
+from candidly.labels import class_finder, is_missing, listed, shown_classes
 from candidly.methods.base import Method
 from candidly.sets import CandidateSets
 from candidly.tensors.views import Views
@@ -72,6 +77,128 @@ def as_sets(candidates: Any) -> CandidateSets:
     2
     """
     return candidates if isinstance(candidates, CandidateSets) else CandidateSets(candidates)
+
+
+def as_answers(candidates: Any, answers: Any = None) -> tuple[CandidateSets, Answers | None]:
+    """Give candidate sets, and the answers behind them over the same classes, if there are any.
+
+    Parameters
+    ----------
+    candidates : Answers, CandidateSets or whatever makes one
+        Of Answers, the candidates are their unions.
+    answers : Answers, optional
+        Beside candidate sets.
+
+    Returns
+    -------
+    sets : CandidateSets
+    answers : Answers or None
+
+    Raises
+    ------
+    InputError
+        If there are two Answers, or the answers belong to other rows or classes.
+
+    Examples
+    --------
+    >>> from candidly import Answers
+    >>> sets, answers = as_answers(Answers([["cat", "dog"], ["dog", None]]))
+    >>> sets[0], answers.shape
+    (('cat', 'dog'), (2, 2))
+    """
+    if isinstance(candidates, Answers):
+        if answers is not None:
+            raise InputError("there are two Answers: leave out answers=, or pass candidate sets.")
+        return candidates.to_sets(), candidates
+    sets = as_sets(candidates)
+    if answers is None:
+        return sets, None
+    if not isinstance(answers, Answers):
+        raise InputError(
+            f"answers is of type {type(answers).__name__}: expected candidly.Answers, such as "
+            "Answers([['cat', 'dog'], ['dog', None]])."
+        )
+    if len(answers) != len(sets):
+        raise InputError(
+            f"there are {len(sets)} candidate sets, but answers to {len(answers)} rows."
+        )
+    return sets, Answers(answers, sets.classes)
+
+
+def as_gold(gold: Any, classes: NDArray[Any], n: int) -> NDArray[np.int64]:
+    """Read labels that are certain as class indices.
+
+    Parameters
+    ----------
+    gold : sequence of length n
+        A class label, "none of the classes", or None or NaN where the truth is not certain.
+    classes : array of shape (c,)
+        The class labels.
+    n : int
+        Number of rows.
+
+    Returns
+    -------
+    int array of shape (n,)
+        Class indices; NO_CLASS (-1) for none of the classes, UNKNOWN (-2) for not certain.
+
+    Raises
+    ------
+    InputError
+        If there is another number of them, or a label is not a class.
+
+    Examples
+    --------
+    >>> as_gold(["dog", None, "none of the classes"], np.array(["cat", "dog"]), 3)
+    array([ 1, -2, -1])
+    """
+    labels = list(listed(gold, "gold"))
+    if len(labels) != n:
+        raise InputError(f"gold has {len(labels)} entries, but there are {n} rows.")
+    find = class_finder(classes)
+    index = np.full(n, UNKNOWN, dtype=np.int64)
+    for row, value in enumerate(labels):
+        if is_missing(value):
+            continue
+        label = value.item() if isinstance(value, np.generic) else value
+        index[row] = NO_CLASS if label == NO_CLASS_TEXT else find(label)
+        if label != NO_CLASS_TEXT and index[row] < 0:
+            raise InputError(
+                f"gold, row {row}: {label!r} is not among the {shown_classes(classes)}. Expected "
+                f"a class, {NO_CLASS_TEXT!r}, or None where the truth is not certain."
+            )
+    return index
+
+
+def check_gold(gold: Any, n: int, n_classes: int) -> NDArray[np.int64]:
+    """Give what is certain as class indices, after a check.
+
+    Parameters
+    ----------
+    gold : int array of shape (n,)
+        Class indices; -1 for none of the classes, -2 for unknown.
+    n, n_classes : int
+        Numbers of rows and of classes.
+
+    Returns
+    -------
+    int array of shape (n,)
+
+    Raises
+    ------
+    InputError
+        If they are not one such number per row.
+    """
+    index = np.asarray(gold)
+    if index.shape != (n,) or index.dtype.kind not in "iu":
+        raise InputError(
+            f"gold is {index.dtype} of shape {index.shape}: expected {n} class indices, -1 for "
+            "none of the classes, -2 for unknown."
+        )
+    if (wrong := (index < UNKNOWN) | (index >= n_classes)).any():
+        row = int(wrong.argmax())
+        raise InputError(f"gold, row {row}: {index[row]} is not in -2..{n_classes - 1}.")
+    return index.astype(np.int64)
 
 
 def as_method(method: Method | str) -> Method:

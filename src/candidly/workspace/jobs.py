@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from candidly.answers import Answers
 from candidly.auditing.findings import collect_findings
 from candidly.auditing.verdicts import Audit
 from candidly.cells import NO_CLASS_TEXT
@@ -52,7 +53,7 @@ DIGITS = 6  # of the numbers in audit.csv
 class Training:
     """How `fit` trains; see `PartialLabelClassifier`."""
 
-    method: str = "ooc"
+    method: str = "auto"
     preset: str = "auto"
     settings: tuple[str, ...] = ()  # name=value, of the method
     encoder: str = "lite0"  # of images; "none": their pixels
@@ -61,19 +62,20 @@ class Training:
     device: str = "auto"
     folds: int = 5
 
-    def model(self) -> PartialLabelClassifier:
-        """Make the classifier; it shows its progress."""
-        from candidly.methods.settings import parse_settings
+    def model(self, answers: Answers | None = None) -> PartialLabelClassifier:
+        """Make the classifier for rows with these answers; it shows its progress."""
+        from candidly.methods.settings import choose_method, parse_settings
         from candidly.training.estimator import PartialLabelClassifier
 
+        method = choose_method(self.method, answers)
         return PartialLabelClassifier(
-            self.method,
+            method,
             preset=self.preset,
             epochs=self.epochs,
             random_state=self.seed,
             device=self.device,
             verbose=None,
-            **parse_settings(self.method, self.settings),
+            **parse_settings(method, self.settings),
         )
 
 
@@ -111,7 +113,7 @@ def fit_file(
         from candidly.data.inputs import fit_inputs
 
         data = _read(file, reader)
-        model = training.model()
+        model = training.model(data.answers)
         began = time.time()
         transform, X = fit_inputs(data, encoder=training.encoder)
         _refuse_few(file, len(data), training.folds)
@@ -126,7 +128,7 @@ def fit_file(
 
 def _fit_audit(model: PartialLabelClassifier, X: Any, data: Dataset, folds: int) -> Audit:
     try:
-        return model.fit_audit(X, data.sets, cv=folds, ids=data.ids)
+        return model.fit_audit(X, data.sets, cv=folds, ids=data.ids, answers=data.answers)
     except Interrupted:  # its message is about one training; nothing of the whole job is kept
         raise KeyboardInterrupt from None
 
@@ -258,7 +260,7 @@ def _describe(model: PartialLabelClassifier, folds: int, n: int, seconds: float)
     pixels = len(model.predictor_.shape) == 3
     net = "a convolutional net on pixels" if pixels else "a multilayer perceptron"
     return (
-        f"{net}, method {model.method}, {len(model.history_)} epochs, seed {model.random_state}; "
+        f"{net}, method {model.method_}, {len(model.history_)} epochs, seed {model.random_state}; "
         f"{n:,} rows in {folds} folds, each judged by a net trained on the others, and a last net "
         f"for all rows: {seconds:,.0f} s"
     )
