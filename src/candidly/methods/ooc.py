@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from candidly.answers import Answers
-from candidly.auditing.rates import FEW
 from candidly.auditing.verdicts import estimate_rates
 from candidly.checks import number, one_of
 from candidly.errors import InputError
