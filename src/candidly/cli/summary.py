@@ -48,7 +48,11 @@ def render_summary(out: Path, findings: dict[str, Any]) -> RenderableType:
 
     size = f"{counted(findings['rows'], 'row')}, {counted(findings['classes'], 'class', 'classes')}"
     title = f"{printable(findings['file'])}: {size}"
-    parts: list[RenderableType] = [Text(title, style="bold"), _shares(findings)]
+    parts: list[RenderableType] = [Text(title, style="bold")]
+    if findings["reliable"]:
+        parts.append(_shares(findings))
+    else:
+        parts.append(Text(f"  {findings['explanation']}", style="yellow"))
     if outputs := findings["made"].get("Outputs"):
         parts.append(Text(f"  {printable(outputs)}"))
     parts += [Text(f"  {line}", style="yellow") for line in findings["notes"]]
@@ -130,6 +134,8 @@ def _annotators(entries: list[dict[str, Any]]) -> RenderableType:
 def _next_steps(out: Path, findings: dict[str, Any]) -> list[str]:
     verdicts = findings["verdicts"]
     lines = [f"look at            {out / 'report.html'}   (all rows: {out / 'audit.csv'})"]
+    if not findings["reliable"]:
+        return lines
     if verdicts["closed"] or verdicts["open"]:
         lines.append(f"corrected sets     candidly export {out} --out FILE")
     if findings["history"]:
