@@ -58,18 +58,15 @@ def audit_job(n: int) -> Callable[[], Any]:
 
 def report_job(n: int) -> Callable[[], Any]:
     """Make the page of an audit; scripts are bundled before, as if it were not the first report."""
-    from candidly import audit, estimate_rates
-    from candidly.auditing.evidence import Outputs
+    from candidly import Audit
     from candidly.auditing.findings import collect_findings
     from candidly.report.build import javascript, render_page
 
     sets, logits = outputs(n)
-    estimate = estimate_rates(sets, logits=logits)
-    table = audit(sets, logits=logits, rates=estimate)
+    found = Audit(sets, logits=logits)
+    assert len(found.table) == len(sets)  # computed before, as only the page is measured
     javascript()
-    return lambda: render_page(
-        collect_findings(Outputs(sets, logits, logits=True), table, estimate)
-    )
+    return lambda: render_page(collect_findings(found))
 
 
 JOBS = {"corrupt": corrupt_job, "audit": audit_job, "report": report_job}

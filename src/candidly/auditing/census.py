@@ -60,6 +60,7 @@ MODEL_ERROR = 0.005  # added to both ends of an interval: models err
 ONE_ANSWER = (0.8, 1.3, 0.015)  # one answer per row: low * first, high * second + third
 # A model whose best class is the answer less often than this does not overrule a single answer.
 OVERRULES = 0.5
+SUREST = 0.2  # share of the rows that the model is surest of
 UNANIMITY_LIMIT = 3.5  # standard errors by which answers may agree more than expected
 
 
@@ -260,6 +261,57 @@ def _several_answers(full: Explanation, without: Explanation, weight: float, row
     return _as_shares(np.min(ends, axis=0), point, np.max(ends, axis=0))
 
 
+def guessed_open(rows: Rows) -> float:
+    """Bound the share of open rows at which people guess.
+
+    Open rows are found by answers that agree with each other and not with the model. Where people
+    guess instead, their answers look like those to hard rows of known classes. They disagree, and
+    such rows are rare among those that the model is sure of: what people disagree more often than
+    there is a bound, if guesses disagree as often as random labels.
+
+    Parameters
+    ----------
+    rows : Rows
+
+    Returns
+    -------
+    float
+        Share of all rows; 0 if no row has two answers of one label each.
+    """
+    pairs, several = agreeing_pairs(rows.evidence)
+    if len(pairs) < FEW:
+        return 0.0
+    doubt = rows.scores[several, 0]
+    sure = doubt <= np.quantile(doubt, SUREST)
+    usual = 1 - float(pairs[sure].mean())
+    random = 1 - 1 / rows.evidence.n_classes
+    excess = 1 - float(pairs.mean()) - usual
+    return float(np.clip(excess / max(random - usual, 1e-6), 0, 1))
+
+
+def agreeing_pairs(evidence: Evidence) -> tuple[Floats, NDArray[np.int64]]:
+    """Compute how often two answers to a row agree.
+
+    Parameters
+    ----------
+    evidence : Evidence
+
+    Returns
+    -------
+    pairs : array
+        The share of agreeing pairs of each row with at least two answers; empty if an answer has
+        several labels.
+    rows : int array
+        These rows.
+    """
+    several = np.flatnonzero(evidence.numbers > 1)
+    if (np.diff(evidence.membership.indptr) != 1).any():
+        return np.empty(0), np.empty(0, dtype=np.int64)
+    votes = (evidence.per_row @ evidence.membership)[several]
+    k = evidence.numbers[several]
+    return (votes.multiply(votes).sum(axis=1) - k) / (k * (k - 1)), several
+
+
 def _believed(full: Explanation, without: Explanation, weight: float) -> list[Explanation]:
     """The explanations that an interval must hold."""
     chances = ((full, weight), (without, 1 - weight))
@@ -327,7 +379,9 @@ def _estimate(
     n = len(rows)
     c = rows.evidence.n_classes
     found = np.array(shares)  # (3, 3): closed, open, outside; low, point, high
-    point = found[:, 1]
+    point = found[:, 1].copy()
+    guessed = guessed_open(rows)
+    found[1:, 2] = np.maximum(found[1:, 2], [guessed, point[2] + guessed])
     errors = NORMAL_90 * INTERVAL_FACTOR * np.sqrt(np.maximum(found * (1 - found), 0) / n)
     low = found[:, 0] - errors[:, 0] - MODEL_ERROR
     high = found[:, 2] + errors[:, 2] + MODEL_ERROR
@@ -340,7 +394,7 @@ def _estimate(
     low = np.clip(np.minimum(low, point), 0, 1)
     high = np.clip(np.maximum(high, point), 0, 1)
     intervals = [(float(a), float(b)) for a, b in zip(low, high, strict=True)]
-    notes = _notes(shares, weight, rows, process, single)
+    notes = _notes(shares, weight, rows, process, single, guessed)
     chance = chance_note(seen, c)
     return RatesEstimate(
         float(point[0]),
@@ -356,7 +410,7 @@ def _estimate(
 
 
 def _notes(
-    shares: Shares, weight: float, rows: Rows, process: Process, single: bool
+    shares: Shares, weight: float, rows: Rows, process: Process, single: bool, guessed: float
 ) -> Iterator[str]:
     """Say what is assumed, and where the data cannot tell."""
     if single:
@@ -377,6 +431,13 @@ def _notes(
             f"counts in full, and {shares.outside[2]:.1%} if all answers to a row count as one."
         )
         yield from _unanimity_note(rows, process)
+        if guessed > MENTION_OPEN:
+            yield (
+                "Rows of no class are found where answers agree with each other, but not with the "
+                "model. If people guess at such rows, these look like hard rows of known classes: "
+                f"up to {guessed:.0%} may be open, since people disagree more where the model "
+                "is in doubt."
+            )
     if MENTION_OPEN < weight <= 0.99:
         yield (
             "The data cannot tell open rows from hard rows of known classes: open rows are "
@@ -414,13 +475,9 @@ def unanimity(process: Confusion, rows: Rows) -> tuple[float, float, float]:
         Shares of agreeing pairs.
     """
     evidence = rows.evidence
-    several = evidence.numbers > 1
-    single = np.diff(evidence.membership.indptr)[evidence.row.argsort(kind="stable")] == 1
-    if not several.any() or not single.all():
+    pairs, several = agreeing_pairs(evidence)
+    if not len(pairs):
         return 0.0, 1.0, 1.0
-    votes = (evidence.per_row @ evidence.membership).toarray()[several]
-    k = evidence.numbers[several]
-    pairs = (votes * (votes - 1)).sum(axis=1) / (k * (k - 1))
     likely = process.log_likelihood(evidence)[several] + log_softmax(rows.log_probs[several])
     truth = np.exp(log_softmax(likely))
     expected = truth @ (process.matrix**2).sum(axis=1)

@@ -17,15 +17,14 @@ WIDTH = 48
 LABELS = 20
 # Findings that only the report needs.
 REPORT_ONLY = ("points", "review", "history", "made")
+LISTS = ("suspects", "open_suspects")
+NO_VERDICTS = "The model knows no more than chance, so there are no verdicts."
 
 
 def summary(out: Path, findings: dict[str, Any]) -> dict[str, Any]:
     """Return the findings for `--json`: without pictures and curves."""
     shown = {name: value for name, value in findings.items() if name not in REPORT_ONLY}
-    shown["suspects"] = {
-        kind: [_without_preview(entry) for entry in entries]
-        for kind, entries in findings["suspects"].items()
-    }
+    shown |= {name: [_without_preview(entry) for entry in findings[name]] for name in LISTS}
     return {"run": str(out), "report": str(out / "report.html"), **shown}
 
 
@@ -52,25 +51,54 @@ def render_summary(out: Path, findings: dict[str, Any]) -> RenderableType:
     if findings["reliable"]:
         parts.append(_shares(findings))
     else:
-        parts.append(Text(f"  {findings['explanation']}", style="yellow"))
+        parts.append(Text(f"  {NO_VERDICTS}", style="yellow"))
     if outputs := findings["made"].get("Outputs"):
         parts.append(Text(f"  {printable(outputs)}"))
     parts += [Text(f"  {line}", style="yellow") for line in findings["notes"]]
-    parts += [Text(f"  {line}") for line in _evaluation(findings["evaluation"])]
-    for kind, heading in (
-        ("closed", "The truth is probably another class"),
-        ("open", "Probably none of the classes"),
-    ):
-        suspects = [entry for entry in findings["suspects"][kind] if entry["verdict"] == kind]
-        if worst := suspects[:WORST]:
-            title = f"{heading}: {len(worst):,} of {findings['verdicts'][kind]:,}"
-            parts += [Text(), Text(title, style="bold"), _rows(worst, kind)]
-    if people := findings["annotators"]:
-        title = "Annotators, by how often the truth is probably outside their sets"
-        parts += [Text(), Text(title, style="bold"), _annotators(people[:WORST])]
+    parts += [Text(f"  {line}") for line in _explained(findings)]
+    for heading, table in _tables(findings):
+        parts += [Text(), Text(heading, style="bold"), table]
     parts += [Text(), Text("Next", style="bold")]
     parts += [Text(f"  {line}") for line in _next_steps(out, findings)]
     return Group(*parts)
+
+
+def _explained(findings: dict[str, Any]) -> list[str]:
+    """Sentences on the process, the agreement of annotators, and the known truth."""
+    lines = []
+    if findings["reliable"]:
+        lines.append(f"how sets arise: {findings['process']['words']}")
+    if agreement := findings["agreement"]:
+        lines.append(_agreement(agreement))
+    if consensus := findings["consensus"]:
+        lines.append(
+            f"consensus differs from the majority vote in {consensus['differ']:,} of "
+            f"{counted(consensus['rows'], 'row')}"
+        )
+    return lines + _evaluation(findings["evaluation"])
+
+
+def _agreement(facts: dict[str, Any]) -> str:
+    alpha = "not defined" if facts["alpha"] is None else f"{facts['alpha']:.2f}"
+    return f"Krippendorff's alpha of the annotators: {alpha} (1: full agreement, 0: chance)"
+
+
+def _tables(findings: dict[str, Any]) -> list[tuple[str, RenderableType]]:
+    """(heading, table) of the worst rows, and of the worst annotators."""
+    found: list[tuple[str, RenderableType]] = []
+    if suspects := findings["suspects"][:WORST]:
+        heading = f"Most suspicious rows: {len(suspects):,} of {findings['rows']:,}"
+        found.append((heading, _rows(suspects, "outside")))
+    is_open = [entry for entry in findings["open_suspects"] if entry["verdict"] == "open"]
+    if worst := is_open[:WORST]:
+        heading = (
+            f"Probably none of the classes: {len(worst):,} of {findings['verdicts']['open']:,}"
+        )
+        found.append((heading, _rows(worst, "open")))
+    if people := findings["annotators"]:
+        heading = "Annotators, by how often the truth is probably outside their sets"
+        found.append((heading, _annotators(people[:WORST])))
+    return found
 
 
 def _shares(findings: dict[str, Any]) -> RenderableType:
@@ -110,7 +138,7 @@ def _row(entry: dict[str, Any], kind: str) -> tuple[str, str, str, str]:
     if len(candidates) > WIDTH:
         candidates = candidates[: WIDTH - 1] + "…"
     suggestion = ""
-    if kind != "open" and entry["suggestion"] is not None:
+    if kind != "open" and entry["verdict"] != "open" and entry["suggestion"] is not None:
         suggestion = f"→ {printable(entry['suggestion'])}"
     probability = f"P({kind}) = {entry[f'p_{kind}']:.2f}"
     return f"  {printable(entry['id'])}", candidates, suggestion, probability
@@ -124,11 +152,12 @@ def _annotators(entries: list[dict[str, Any]]) -> RenderableType:
             (
                 f"  {printable(entry['name'])}",
                 f"{entry['outside']:.1%}",
+                f"({entry['low']:.1%} to {entry['high']:.1%})",
                 f"{entry['answers']:,} answers of {entry['width']:.2f} labels",
                 missed and f"misses {missed}",
             )
         )
-    return grid(rows, "lrll")
+    return grid(rows, "lrlll")
 
 
 def _next_steps(out: Path, findings: dict[str, Any]) -> list[str]:

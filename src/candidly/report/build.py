@@ -25,6 +25,9 @@ DEFAULTS: dict[str, Any] = {
     "made": {},
     "no_rows": False,
 }
+# Krippendorff's alpha of reliable labels, and of labels for tentative conclusions.
+RELIABLE = 0.8
+TENTATIVE = 0.667
 # What a point says about its row beside its losses and probabilities.
 PRIVATE = ("row", "id", "candidates", "suggestion")
 
@@ -74,6 +77,7 @@ def render_page(findings: dict[str, Any], *, rows: bool = True) -> str:
         "thousands": lambda n: f"{n:,.0f}",
         "rows": lambda n: counted(n, "row"),
         "errors": lambda n: counted(round(n), "error"),
+        "agreed": describe_alpha,
     }
     page = environment.get_template("template.html").render(
         f=shown,
@@ -99,13 +103,40 @@ def without_rows(findings: dict[str, Any]) -> dict[str, Any]:
         {key: value for key, value in point.items() if key not in PRIVATE}
         for point in findings["points"]
     ]
+    number = _numbers(findings)
     people = findings["annotators"] and [
-        {**entry, "name": f"annotator {number}"}
-        for number, entry in enumerate(findings["annotators"], 1)
+        {**entry, "name": number[entry["name"]]} for entry in findings["annotators"]
     ]
-    suspects: dict[str, list[Any]] = {kind: [] for kind in findings["suspects"]}
-    private = {"points": points, "annotators": people, "suspects": suspects}
+    private = {
+        "points": points,
+        "annotators": people,
+        "agreement": _without_names(findings["agreement"], number),
+        "suspects": [],
+        "open_suspects": [],
+    }
     return {**findings, **private, "no_rows": True}
+
+
+def _numbers(findings: dict[str, Any]) -> dict[Any, str]:
+    """Number the annotators, in the order of their table."""
+    names = [entry["name"] for entry in findings["annotators"] or []]
+    agreement = findings["agreement"] or {}
+    pairs = [pair for end in ("lowest", "highest") if (pair := agreement.get(end))]
+    names += [pair[key] for pair in pairs for key in ("first", "second")]
+    return {name: f"annotator {number}" for number, name in enumerate(dict.fromkeys(names), 1)}
+
+
+def _without_names(
+    agreement: dict[str, Any] | None, number: dict[Any, str]
+) -> dict[str, Any] | None:
+    if agreement is None:
+        return None
+    pairs = {
+        end: pair and {**pair, "first": number[pair["first"]], "second": number[pair["second"]]}
+        for end in ("lowest", "highest")
+        for pair in [agreement[end]]
+    }
+    return {**agreement, **pairs}
 
 
 def percent(share: float | None) -> str:
@@ -117,6 +148,23 @@ def percent(share: float | None) -> str:
     '12.3 %'
     """
     return "" if share is None else f"{100 * share:.1f} %"
+
+
+def describe_alpha(alpha: float) -> str:
+    """Say what a value of Krippendorff's alpha means, by Krippendorff's own limits.
+
+    Examples
+    --------
+    >>> describe_alpha(0.7)
+    'enough agreement for tentative conclusions'
+    """
+    if alpha >= RELIABLE:
+        return "annotators agree well"
+    if alpha >= TENTATIVE:
+        return "enough agreement for tentative conclusions"
+    if alpha > 0:
+        return "annotators agree little: the labels are hard, or the instructions unclear"
+    return "annotators agree no more than by chance"
 
 
 def javascript() -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -26,6 +27,14 @@ FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', Arial, sans-s
 TICKS = 6
 # Larger losses are drawn at the edge.
 CLIP = 20.0
+# Classes and annotators with a bar each, and pixels of a bar.
+BARS = 30
+BAR = 22
+# The answer "none of the classes" in a confusion matrix.
+NONE = "(none)"
+# Confusion matrices that are drawn, and pixels of one.
+MATRICES = 12
+SIDE = 230
 
 
 def make_charts(findings: Findings) -> dict[str, Spec]:
@@ -86,10 +95,12 @@ def finish_chart(chart: Any, datasets: dict[str, Any], description: str) -> Spec
     return {**styled.to_dict(), "datasets": datasets}
 
 
-def draw_shares(findings: Findings) -> Spec:
+def draw_shares(findings: Findings) -> Spec | None:
     """Draw the estimated shares with their intervals."""
     import altair as alt
 
+    if not findings["shares"]:
+        return None
     names = {
         "outside": "outside (together)",
         "closed": "another class (closed)",
@@ -121,11 +132,12 @@ def draw_shares(findings: Findings) -> Spec:
     return finish_chart(ranges + points, data, text)
 
 
-def draw_review(findings: Findings) -> Spec:
+def draw_review(findings: Findings) -> Spec | None:
     """Draw the errors to expect in a review, by suspicion and at random; and the real ones."""
     import altair as alt
 
-    curve = findings["review"]
+    if not (curve := findings["review"]):
+        return None
     names = {"expected": "expected, most suspicious first", "blind": "expected, in random order"}
     if "found" in curve[0]:
         names |= {"found": "there really are (truth column)"}
@@ -207,6 +219,115 @@ def _point(point: dict[str, Any]) -> dict[str, Any]:
     return drawn
 
 
+def draw_classes(findings: Findings) -> Spec | None:
+    """Draw how often the truth is outside the set, by class."""
+    import altair as alt
+
+    shown = [row for row in findings["class_table"] if row["estimated"] >= 1][:BARS]
+    if not shown or not any(row["missed"] for row in shown):
+        return None
+    shown = sorted(shown, key=lambda row: -row["share"])
+    values = [{**row, "label": str(row["label"])} for row in shown]
+    base, data = new_chart("classes", values, BAR * len(values))
+    labels = alt.Axis(labelLimit=120, domain=False, ticks=False)
+    bars = base.mark_bar(color=KINDS["closed"]).encode(
+        x=alt.X("share:Q", title="of the rows of the class", axis=alt.Axis(format="%")),
+        y=alt.Y("label:N", sort=None, title=None, axis=labels),
+        tooltip=[
+            alt.Tooltip("label:N", title="class"),
+            alt.Tooltip("share:Q", title="outside", format=".1%"),
+            alt.Tooltip("missed:Q", title="rows outside", format=",.1f"),
+            alt.Tooltip("estimated:Q", title="rows", format=",.0f"),
+        ],
+    )
+    return finish_chart(bars, data, "Share of the rows of each class with the truth outside.")
+
+
+def draw_annotators(findings: Findings) -> Spec | None:
+    """Draw the error rates of annotators with their intervals."""
+    import altair as alt
+
+    people = (findings["annotators"] or [])[:BARS]
+    if len(people) < 2:
+        return None
+    values = [
+        {key: entry.get(key) for key in ("outside", "low", "high", "true_outside", "answers")}
+        | {"name": str(entry["name"])}
+        for entry in people
+    ]
+    base, data = new_chart("annotators", values, BAR * len(values))
+    labels = alt.Axis(labelLimit=120, domain=False, ticks=False)
+    y = alt.Y("name:N", sort=None, title=None, axis=labels)
+    tips = [
+        alt.Tooltip("name:N"),
+        *(alt.Tooltip(f"{key}:Q", format=".1%") for key in ("outside", "low", "high")),
+        alt.Tooltip("answers:Q", format=",d"),
+    ]
+    x = alt.X("low:Q", title="answers without the truth", axis=alt.Axis(format="%"))
+    colour = KINDS["closed"]
+    ranges = base.mark_rule(strokeWidth=4, opacity=0.45, color=colour).encode(
+        x=x, x2="high:Q", y=y, tooltip=tips
+    )
+    points = base.mark_point(filled=True, size=90, opacity=1, color=colour).encode(
+        x="outside:Q", y=y, tooltip=tips
+    )
+    layers = ranges + points
+    if any(row["true_outside"] is not None for row in values):
+        layers += base.mark_tick(thickness=3, color=KINDS["normal"], size=16).encode(
+            x="true_outside:Q", y=y, tooltip=alt.Tooltip("true_outside:Q", format=".1%")
+        )
+    return finish_chart(layers, data, "Error rates of annotators with 90 % intervals.")
+
+
+def draw_confusion(findings: Findings, number: int) -> Spec | None:
+    """Draw the confusion matrix of one of the annotators that have one."""
+    import altair as alt
+
+    people = [entry for entry in findings["annotators"] or [] if entry["confusion"]]
+    if number >= len(people):
+        return None
+    person = people[number]
+    labels = [str(label) for label in findings["labels"]]
+    values = _cells(person["confusion"], labels)
+    base, data = new_chart(f"confusion{number}", values, SIDE)
+    domain = [label for label in (*labels, NONE) if any(cell["given"] == label for cell in values)]
+    small: dict[str, Any] = {"labelLimit": 70, "labelFontSize": 10, "domain": False, "ticks": False}
+    scale = alt.Scale(domain=["right", "wrong"], range=[KINDS["normal"], KINDS["closed"]])
+    tiles = base.mark_rect(stroke="#8884", strokeWidth=0.5).encode(
+        x=alt.X("given:N", sort=domain, title="answer", axis=alt.Axis(labelAngle=-90, **small)),
+        y=alt.Y("truth:N", sort=labels, title="probable truth", axis=alt.Axis(**small)),
+        color=alt.Color("kind:N", scale=scale, legend=None),
+        opacity=alt.Opacity(
+            "share:Q",
+            scale=alt.Scale(type="sqrt", domain=[0, 1], range=[0, 1]),
+            legend=None,
+        ),
+        tooltip=[
+            alt.Tooltip("truth:N"),
+            alt.Tooltip("given:N", title="answer"),
+            alt.Tooltip("rows:Q", title="answers", format=",.1f"),
+            alt.Tooltip("share:Q", title="of this truth", format=".1%"),
+        ],
+    )
+    return finish_chart(tiles, data, f"Answers of {person['name']}, by the probable truth.")
+
+
+def _cells(matrix: list[list[float]], labels: list[str]) -> list[dict[str, Any]]:
+    """Return the cells of a confusion matrix; "none" only if it was an answer."""
+    given = [*labels, NONE] if any(row[-1] for row in matrix) else labels
+    return [
+        {
+            "truth": truth,
+            "given": answer,
+            "rows": row[j],
+            "share": row[j] / total if (total := sum(row)) else 0.0,
+            "kind": "right" if truth == answer else "wrong",
+        }
+        for truth, row in zip(labels, matrix, strict=True)
+        for j, answer in enumerate(given)
+    ]
+
+
 def draw_training(findings: Findings) -> Spec | None:
     """Draw the training loss by epoch."""
     if len(findings["history"]) < 2:
@@ -258,6 +379,9 @@ CHARTS: dict[str, Callable[[Findings], Spec | None]] = {
     "shares": draw_shares,
     "review": draw_review,
     "losses": draw_losses,
+    "classes": draw_classes,
+    "annotators": draw_annotators,
+    **{f"confusion-{k}": partial(draw_confusion, number=k) for k in range(MATRICES)},
     "training": draw_training,
     "rates": draw_rates,
 }

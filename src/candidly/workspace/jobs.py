@@ -13,7 +13,7 @@ RUN/metrics.jsonl    of `fit` only: the training, epoch by epoch
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +36,6 @@ from candidly.data.files import located
 from candidly.data.guard import memory_limit
 from candidly.data.outputs import write_probabilities
 from candidly.errors import InputError, Interrupted, MissingColumnError
-from candidly.kinds import KINDS
 from candidly.report.build import FINDINGS, without_rows, write_report
 from candidly.report.previews import preview_notes, previews
 from candidly.sets import CandidateSets
@@ -269,7 +268,8 @@ def _write_findings(
     rows: bool,
 ) -> dict[str, Any]:
     """Write the findings and the tables of an audit."""
-    findings = _findings(audit, replace(data, truth=data.unseen_truth()))
+    findings = collect_findings(audit, truth=data.unseen_truth())
+    findings["explanation"] = _explanation(findings)
     remarks = [*data.notes, *_gold_remarks(data)]
     if rows and (remark := _write_probs(run.folder, audit, data)):
         remarks.append(remark)
@@ -281,7 +281,7 @@ def _write_findings(
         "made": _provenance(run, data) | made,
     }
     findings = findings if rows else without_rows(findings)
-    suspects = [entry for entries in findings["suspects"].values() for entry in entries]
+    suspects = [*findings["suspects"], *findings["open_suspects"]]
     shown = [entry["row"] for entry in suspects]
     seen = previews(data, shown)
     findings["notes"] += preview_notes(data, shown)
@@ -294,41 +294,12 @@ def _write_findings(
     return findings
 
 
-def _findings(audit: Audit, data: Dataset) -> dict[str, Any]:
-    """Collect what was found; if the model knows no more than chance, only that."""
-    estimate = audit.estimate
-    common = {"process": estimate.process, "reliable": estimate.reliable, "explanation": None}
-    if not estimate.reliable:
-        return _without_verdicts(audit) | common | {"explanation": _explanation(estimate.notes)}
-    findings = collect_findings(
-        audit.outputs, audit.table, audit.estimate, answers=data.answers, truth=data.truth
-    )
-    return findings | common
-
-
-def _explanation(notes: tuple[str, ...]) -> str:
-    """Say why there are no verdicts."""
-    reasons = [note for note in notes if note.startswith("The model's best class")] or notes
-    return f"The model knows no more than chance, so there are no verdicts. {' '.join(reasons)}"
-
-
-def _without_verdicts(audit: Audit) -> dict[str, Any]:
-    """Make findings of the usual form without any shares, rows or evaluation."""
-    unknown = {"share": None, "low": None, "high": None}
-    return {
-        "rows": len(audit.outputs),
-        "classes": audit.outputs.sets.n_classes,
-        "shares": dict.fromkeys(("outside", "closed", "open"), unknown),
-        "notes": [],
-        "verdicts": dict.fromkeys(KINDS, 0),
-        "class_table": [],
-        "annotators": None,
-        "evaluation": None,
-        "suspects": {"closed": [], "open": []},
-        "points": [],
-        "points_of": 0,
-        "review": [],
-    }
+def _explanation(findings: dict[str, Any]) -> str | None:
+    """Say why there are no verdicts, if there are none."""
+    if findings["reliable"]:
+        return None
+    reasons = " ".join(findings["notes"])
+    return f"The model knows no more than chance, so there are no verdicts. {reasons}"
 
 
 def _gold_remarks(data: Dataset) -> list[str]:
@@ -552,8 +523,11 @@ def export_run(
     import pandas as pd
 
     note = _job(run, AUDIT)
-    if note.get("explanation"):
-        raise InputError(f"{run} has nothing to export. {note['explanation']}")
+    if note["explanation"] is not None:
+        raise InputError(
+            f"{run} has nothing to export. {note['explanation']} Correct the outputs or the "
+            f"training, and run `candidly {note['config']['job']}` again."
+        )
     source = note["source"]
     data = read_file(_input_of(run, source, input_file), **source["options"])
     audit = pd.read_parquet(run / AUDIT, columns=["verdict", "suggested_label", *CONSENSUS])
