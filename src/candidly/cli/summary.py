@@ -18,7 +18,7 @@ LABELS = 20
 # Findings that only the report needs.
 REPORT_ONLY = ("points", "review", "history", "made")
 LISTS = ("suspects", "open_suspects")
-NO_VERDICTS = "The model knows no more than chance, so there are no verdicts."
+NO_VERDICTS = "The model knows no more than chance: nothing can be said about single rows."
 
 
 def summary(out: Path, findings: dict[str, Any]) -> dict[str, Any]:

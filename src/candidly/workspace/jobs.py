@@ -523,14 +523,14 @@ def export_run(
     import pandas as pd
 
     note = _job(run, AUDIT)
-    if note["explanation"] is not None:
+    if note.get("explanation") is not None:
         raise InputError(
             f"{run} has nothing to export. {note['explanation']} Correct the outputs or the "
             f"training, and run `candidly {note['config']['job']}` again."
         )
     source = note["source"]
     data = read_file(_input_of(run, source, input_file), **source["options"])
-    audit = pd.read_parquet(run / AUDIT, columns=["verdict", "suggested_label", *CONSENSUS])
+    audit = _read_audit(run, ["verdict", "suggested_label", *CONSENSUS])
     closed, is_open = ((audit["verdict"] == kind).to_numpy() for kind in ("closed", "open"))
     classes = pd.Index(data.sets.classes.tolist())
     consensus = classes.get_indexer(audit["consensus_label"])
@@ -550,6 +550,19 @@ def export_run(
     }
     notes = [*_folder_notes(data, out), *_name_notes(data)]
     return {"out": str(out), **counts, "notes": notes}
+
+
+def _read_audit(run: Path, columns: list[str]) -> pd.DataFrame:
+    """Read columns of RUN/audit.parquet, which earlier versions wrote without some of them."""
+    import pandas as pd
+    import pyarrow.parquet as pq
+
+    if missing := [name for name in columns if name not in pq.read_schema(run / AUDIT).names]:
+        raise InputError(
+            f"{run / AUDIT} has no column {missing[0]!r}: an earlier version of candidly wrote it. "
+            "Make the run again."
+        )
+    return pd.read_parquet(run / AUDIT, columns=columns)
 
 
 def _consensus_columns(

@@ -67,11 +67,11 @@ def find_sets(
     if found.truth is not None:
         is_strict = options.classes is not None
         truth = true_indices(true, *found.truth.finish(), classes, scan.where, strict=is_strict)
-        fields["truth"] = _agreed(scan, truth, groups, "true")
+        fields["truth"] = _agreed(scan, truth, groups, classes, "true")
         notes += _truth_notes(unproposed(true, classes))
     if found.gold is not None:
         gold, gold_notes = _find_gold(found.gold, labels, classes, scan)
-        fields["gold"] = _agreed(scan, gold, groups, "gold")
+        fields["gold"] = _agreed(scan, gold, groups, classes, "gold")
         notes += gold_notes
     return fields, notes
 
@@ -240,17 +240,24 @@ def _scores(
 
 
 def _agreed(
-    scan: Scan, truth: NDArray[np.int64], groups: Groups | None, what: str
+    scan: Scan,
+    truth: NDArray[np.int64],
+    groups: Groups | None,
+    classes: NDArray[Any],
+    what: str,
 ) -> NDArray[np.int64]:
     """Return the true or gold label of each example; rows that know it must agree."""
     if groups is None:
         return truth
     known = np.flatnonzero(truth != UNKNOWN)
     result = np.full(len(groups.first), UNKNOWN, dtype=np.int64)
-    result[groups.of[known]] = truth[known]
+    first = known[::-1]  # the first row that knows it is written last
+    result[groups.of[first]] = truth[first]
     if (wrong := result[groups.of[known]] != truth[known]).any():
         row = int(known[wrong.argmax()])
+        words = [*classes.tolist(), NO_CLASS_TEXT]  # NO_CLASS is the last one
         raise InputError(
-            f"{scan.where(row)}: its {what} label is not that of another row of the same id."
+            f"{scan.where(row)}: its {what} label is {words[truth[row]]!r}, but an earlier row of "
+            f"the same id says {words[result[groups.of[row]]]!r}. Rows of one example must agree."
         )
     return result

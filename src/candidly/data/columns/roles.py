@@ -143,7 +143,7 @@ def _output_notes(names: list[str]) -> tuple[str, ...]:
         return ()
     shown = ", ".join(map(repr, names))
     return (
-        f"{shown} are left out: `candidly export` writes columns of such names. Name one by an "
+        f"left out: {shown}. `candidly export` writes columns of such names; name one by an "
         "option, such as --truth, to use it.",
     )
 
