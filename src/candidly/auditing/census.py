@@ -478,7 +478,7 @@ def unanimity(process: Confusion, rows: Rows) -> tuple[float, float, float]:
     pairs, several = agreeing_pairs(evidence)
     if not len(pairs):
         return 0.0, 1.0, 1.0
-    likely = process.log_likelihood(evidence)[several] + log_softmax(rows.log_probs[several])
+    likely = process.log_likelihood(evidence)[several] + rows.log_probs[several]
     truth = np.exp(log_softmax(likely))
     expected = truth @ (process.matrix**2).sum(axis=1)
     gap = pairs - expected
