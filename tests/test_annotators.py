@@ -3,9 +3,24 @@
 import numpy as np
 import pytest
 
+import candidly
 from candidly.answers import Answers
-from candidly.auditing.annotators import LISTED, OTHERS, AnnotatorTally, wilson
+from candidly.auditing.annotators import (
+    LISTED,
+    MATRICES,
+    ODDS,
+    OTHERS,
+    PAIRS,
+    WIDEST,
+    AnnotatorTally,
+    other_readings,
+    own_rates,
+    stretch_of,
+    wilson,
+)
+from candidly.auditing.findings import collect_findings
 from candidly.auditing.posterior import class_posterior
+from candidly.auditing.rates import INTERVAL_FACTOR, NORMAL_90, RatesEstimate
 
 
 def test_the_posterior_shares_out_the_verdict():
@@ -89,3 +104,120 @@ def test_wilson():
     assert wilson(0.5, 100) == pytest.approx((0.4191, 0.5809), abs=1e-3)
     assert wilson(0.0, 10)[0] == 0
     assert wilson(1.0, 1)[1] == 1
+
+
+# ---- confusion matrices
+
+
+@pytest.mark.parametrize("step", [1, 2, 3])
+def test_confusion_matrices_by_hand(step):
+    posterior = np.array([[0.2, 0.7, 0.1], [0.0, 0.9, 0.1], [0.0, 0.5, 0.0]])
+    first, second = tally(posterior, step=step)
+    assert first["confusion"] == [[0.2, 0, 0, 0], [0.7, 0, 0.9, 0], [0.1, 0, 0.1, 0]]
+    # b says x|y, of which x has 0.2 and y 0.7; z is missed, half by x and half by y.
+    assert second["confusion"] == [[0.2, 0, 0, 0], [0, 0.7 + 0.5, 0, 0], [0.05, 0.05, 0, 0]]
+    assert first["pairs"] == [
+        {"truth": "y", "given": "z", "rows": pytest.approx(0.9), "share": pytest.approx(0.9 / 1.6)},
+        {"truth": "y", "given": "x", "rows": pytest.approx(0.7), "share": pytest.approx(0.7 / 1.6)},
+    ]
+    assert second["pairs"] == []
+
+
+def test_none_of_the_classes_is_the_last_column():
+    answers = Answers([["none of the classes"], ["none of the classes"]], ["x", "y"])
+    found = AnnotatorTally(answers, 2)
+    found.add(slice(0, 2), np.array([[0.1, 0.2], [0.0, 1.0]]))
+    (entry,) = found.table(["x", "y"])
+    assert entry["confusion"] == [[0, 0, 0.1], [0, 0, 1.2]]
+    assert entry["pairs"][0]["given"] == "none of the classes"
+
+
+def test_only_few_matrices_are_stored_and_never_large_ones():
+    n = MATRICES + 3
+    answers = Answers(np.zeros((50, n), dtype=int), classes=3)
+    found = AnnotatorTally(answers, 3)
+    found.add(slice(0, 50), np.tile([0.4, 0.6, 0.0], (50, 1)))
+    entries = found.table([0, 1, 2])
+    assert sum(entry["confusion"] is not None for entry in entries) == MATRICES
+    assert all(entry["pairs"][0]["rows"] == pytest.approx(30) for entry in entries)
+    c = WIDEST + 1
+    answers = Answers(np.arange(c)[:, None] % c, classes=c)
+    found = AnnotatorTally(answers, c)
+    found.add(slice(0, c), np.roll(np.eye(c), 1, axis=1))
+    (entry,) = found.table([*range(c)])
+    assert entry["confusion"] is None
+    assert len(entry["pairs"]) == PAIRS
+    assert entry["pairs"][0] == {"truth": 0, "given": c - 1, "rows": 1.0, "share": 1.0}
+
+
+# ---- intervals
+
+
+def test_the_own_rate_undoes_a_shared_one():
+    """Answers that the model cannot judge keep the odds of the assumed rate: any rate explains."""
+    odds = np.zeros((2, len(ODDS)))
+    odds[0, [0, -1]] = 30, 70
+    middle = len(ODDS) // 2
+    odds[1, middle] = 100  # even odds at a rate of 0.5
+    rates, worth = own_rates(odds, np.array([0.1, 0.5]))
+    assert rates == pytest.approx([0.3, 0.5], abs=1e-3)
+    assert worth == pytest.approx([100, 1], abs=0.1)
+
+
+def test_without_other_readings_the_interval_is_that_of_sampling_stretched():
+    posterior = np.array([[0.2, 0.7, 0.1], [0.0, 0.9, 0.1], [0.0, 0.5, 0.0]])
+    first, _ = tally(posterior)
+    z = NORMAL_90 * INTERVAL_FACTOR
+    assert (first["low"], first["high"]) == pytest.approx(wilson(0.85, 2, z))
+    answers = Answers([["x"], ["x"]] * 50, ["x", "y"])
+    found = AnnotatorTally(answers, 2, stretch=(0.5, 2.0))
+    found.add(slice(0, 100), np.tile([0.8, 0.2], (100, 1)))
+    (entry,) = found.table(["x", "y"])
+    assert entry["outside"] == pytest.approx(0.2)
+    assert entry["low"] == pytest.approx(wilson(0.1, 100, z)[0])
+    assert entry["high"] == pytest.approx(wilson(0.4, 100, z)[1])
+
+
+def test_tiny_shares_are_not_stretched_without_bound():
+    tiny = RatesEstimate(0.0, 0.0, 0.0, (0.0, 0.02), (0.0, 0.0), (0.0, 0.02))
+    assert stretch_of(None, tiny) == (0.0, 2.0)
+
+
+def simulate(seed, rates, n=1000, c=8, accuracy=0.75):
+    """Return (logits, answers, truth) of a model and of annotators who err independently."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(c, size=n)
+    best = np.where(rng.random(n) < accuracy, y, (y + rng.integers(1, c, size=n)) % c)
+    logits = 0.5 * rng.normal(size=(n, c)) + 3 * np.eye(c)[best]
+    wrong = rng.random((n, len(rates))) < rates
+    other = (y[:, None] + rng.integers(1, c, size=wrong.shape)) % c
+    return logits, Answers(np.where(wrong, other, y[:, None]), classes=c), y
+
+
+def test_intervals_hold_the_error_rates_of_annotators():
+    rates = np.array([0.05, 0.07, 0.09, 0.15, 0.25, 0.35])
+    held = []
+    charged = []
+    for seed in range(20):
+        logits, answers, y = simulate(seed, rates)
+        assert abs((logits.argmax(axis=1) == y).mean() - 0.75) < 0.05
+        found = collect_findings(candidly.Audit(answers=answers, logits=logits))["annotators"]
+        people = sorted(found, key=lambda entry: entry["name"])
+        held.append([e["low"] <= rate <= e["high"] for e, rate in zip(people, rates, strict=True)])
+        charged.append([entry["outside"] for entry in people])
+    assert np.mean(held) >= 0.85
+    assert np.max(charged, axis=0)[1:3].max() < 0.18, "7 and 9 % are not taken for 28 %"
+    assert (np.diff(np.mean(charged, axis=0)) > 0).all()
+
+
+def test_the_readings_of_an_audit():
+    logits, answers, _ = simulate(0, np.array([0.1, 0.2, 0.3]))
+    several = candidly.Audit(answers=answers, logits=logits)
+    assert len(other_readings(several.study)) in (1, 2)
+    assert stretch_of(several.study, several.estimate) == (1.0, 1.0)
+    _, single, _ = simulate(0, np.array([0.1]))
+    one = candidly.Audit(answers=single, logits=logits)
+    low, high = stretch_of(one.study, one.estimate)
+    assert low < 1 < high
+    blind = candidly.Audit(answers=answers, logits=logits, process="blind")
+    assert other_readings(blind.study) == []

@@ -125,7 +125,7 @@ def test_images_are_audited_without_previews(base, tmp_path):
     done = candidly(base, "audit", "a.csv", "--probs", "p.npy", "--out", "run", cwd=tmp_path)
     assert "pip install 'candidly[image]'" in done.stdout
     findings = json.loads((tmp_path / "run" / "findings.json").read_text())
-    suspects = findings["suspects"]["closed"]
+    suspects = findings["suspects"]
     assert [entry["preview"] for entry in suspects] == [{}] * len(suspects) != []
     assert "without their images" in (tmp_path / "run" / "report.html").read_text()
     options = ("--probs", "p.npy", "--no-rows", "--out", "private")

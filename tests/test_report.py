@@ -13,13 +13,20 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from candidly import CandidateSets, audit, estimate_rates
+from candidly import Audit, CandidateSets
 from candidly.answers import Answers
-from candidly.auditing.evidence import Outputs
 from candidly.auditing.findings import POINTS, collect_findings
 from candidly.data import read_file
-from candidly.report.build import DEFAULTS, render_page, without_rows
-from candidly.report.charts import CHARTS, _counts, finish_chart, make_charts, new_chart
+from candidly.report.build import DEFAULTS, describe_alpha, render_page, without_rows
+from candidly.report.charts import (
+    CHARTS,
+    NONE,
+    _cells,
+    _counts,
+    finish_chart,
+    make_charts,
+    new_chart,
+)
 from candidly.report.previews import previews
 
 CHROMIUM = Path("/usr/bin/chromium")
@@ -44,18 +51,39 @@ def find(n=400, classes=CLASSES):
     mask = np.eye(c, dtype=bool)[given] | (rng.random((n, c)) < 0.2)
     logits = 3 * np.eye(c)[y] + rng.normal(size=(n, c))
     sets = CandidateSets(mask, classes)
-    estimate = estimate_rates(sets, logits=logits)
-    table = audit(sets, logits=logits, rates=estimate, ids=[f"{IMAGE}{i}" for i in range(n)])
     people = [EVIL, "mail@example.org"]
     answers = Answers.from_long(
         np.arange(n), [people[i % 2] for i in range(n)], list(sets), classes=classes, names=people
     )
-    facts = collect_findings(
-        Outputs(sets, logits, logits=True), table, estimate, answers=answers, truth=y
+    ids = [f"{IMAGE}{i}" for i in range(n)]
+    facts = collect_findings(Audit(sets, logits=logits, answers=answers, ids=ids), truth=y)
+    return finished(facts)
+
+
+def find_answered(n=400, model=3.0):
+    """Findings of three annotators who answered all rows, and of a model."""
+    rng = np.random.default_rng(1)
+    c = len(CLASSES)
+    y = rng.integers(c, size=n)
+    people = [EVIL, "mail@example.org", IMAGE]
+    wrong = rng.random((n, 3)) < [0.05, 0.15, 0.3]
+    cells = np.where(wrong, (y[:, None] + rng.integers(1, c, size=(n, 3))) % c, y[:, None])
+    answers = Answers.from_long(
+        np.repeat(np.arange(n), 3),
+        people * n,
+        [CLASSES[j] for j in cells.ravel()],
+        classes=CLASSES,
+        names=people,
+        sep=None,
     )
-    for entries in facts["suspects"].values():
-        for entry in entries:
-            entry["preview"] = {"text": f"a secret of {entry['row']} {EVIL}"}
+    logits = model * np.eye(c)[y] + rng.normal(size=(n, c))
+    return finished(collect_findings(Audit(answers=answers, logits=logits), truth=y))
+
+
+def finished(facts):
+    """Add what the jobs know of the file and the training."""
+    for entry in [*facts["suspects"], *facts["open_suspects"]]:
+        entry["preview"] = {"text": f"a secret of {entry['row']} {EVIL}"}
     facts |= {
         "file": f"{EVIL}.csv",
         "inputs": "text",
@@ -65,7 +93,7 @@ def find(n=400, classes=CLASSES):
     epochs = [
         {"epoch": e, "loss": 1 / e, "rate_closed": 0.1, "rate_open": 0.01 * e} for e in range(1, 6)
     ]
-    return json.loads(json.dumps(facts | {"history": epochs}))
+    return json.loads(json.dumps(facts | {"history": epochs}, allow_nan=False))
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +104,11 @@ def findings():
 @pytest.fixture(scope="module")
 def page(findings):
     return render_page(findings)
+
+
+@pytest.fixture(scope="module")
+def answered():
+    return find_answered()
 
 
 class Outline(HTMLParser):
@@ -109,7 +142,7 @@ def test_headings_are_in_order_and_everything_has_a_name(page):
     assert outline.levels.count(1) == 1
     assert all(b - a <= 1 for a, b in zip(outline.levels, outline.levels[1:], strict=False))
     charts = [a for tag, a in outline.attributes if "chart" in a.get("class", "").split()]
-    assert len(charts) == 5
+    assert len(charts) == 9, "two annotators have a confusion matrix each"
     assert all(chart["role"] == "img" and chart["aria-label"] for chart in charts)
     assert outline.tags.count("table") == outline.tags.count("caption")
     assert ("html", {"lang": "en"}) in outline.attributes
@@ -120,8 +153,50 @@ def test_the_numbers_are_on_the_page(findings, page):
     assert f"{100 * share['share']:.1f} %" in page
     assert f"outside: {100 * share['low']:.1f} % to {100 * share['high']:.1f} %" in page
     assert f"{findings['evaluation']['ap_naive']:.3f}" in page
-    half = findings["review"][len(findings["review"]) // 2]
-    assert f"Review the top {half['rows']:,} rows: expect {half['expected']:,.0f} errors." in page
+    half = findings["review_at"][0]
+    assert f"Review the top {half['rows']:,} rows: expect {half['expected']:,.0f} error" in page
+    more = findings["more"]
+    assert f"And {more['rows']:,} more: {more['likely']:,} of them have P(outside)" in page
+    assert f"How sets arise: {findings['process']['words']}." in page
+    assert f"{findings['confused'][0]['rows']:.1f}</td>" in page
+
+
+def test_consensus_and_agreement_are_on_the_page(answered):
+    page = " ".join(render_page(answered).split())
+    alpha = answered["agreement"]["alpha"]
+    assert f"Krippendorff's alpha is {alpha:.2f}: {describe_alpha(alpha)}." in page
+    lowest = answered["agreement"]["lowest"]
+    assert f"({lowest['kappa']:.2f}), highest for" in page
+    differ = answered["consensus"]["differ"]
+    assert f"differs from the majority vote in {differ} of 400 rows." in page
+    assert page.count('data-label="Majority"') == page.count('data-label="Consensus"') >= 30
+    assert page.count('id="chart-confusion-') == 3
+    assert 'id="consensus-table"' not in page
+
+
+@pytest.mark.parametrize(
+    ("alpha", "words"), [(0.8, "well"), (0.7, "tentative"), (0.3, "little"), (0.0, "by chance")]
+)
+def test_alpha_in_words(alpha, words):
+    assert words in describe_alpha(alpha)
+
+
+def test_a_model_at_chance_gets_an_explanation_only():
+    facts = find_answered(model=0.0)
+    assert not facts["reliable"]
+    facts["history"] = []
+    page = render_page(facts)
+    assert page.count('<div class="chart"') == 0
+    text = " ".join(page[page.index("<main>") : page.index("</main>")].split())
+    assert "any class would be in" in text
+    assert "Krippendorff's alpha is" in text
+    assert 'id="consensus-table"' in text
+    assert re.findall('id="([a-z-]+)"', text) == ["shares", "annotators", "consensus-table", "made"]
+    assert "tile" not in text
+    assert "P(closed)" not in text
+    hidden = render_page(facts, rows=False)
+    assert "mail@example.org" not in hidden
+    assert "annotator 1" in hidden
 
 
 def test_names_are_text(page):
@@ -143,7 +218,21 @@ def test_no_rows_leaves_private_data_out(findings):
     assert not re.search(r"onerror=\\?\W*window.pwned=2\W*\d", page), "no id"
     assert len(bare["points"]) == len(findings["points"])
     assert bare["points"][0].keys() >= {"inside", "outside", "verdict"}
-    assert findings["suspects"]["closed"], "the findings themselves are not changed"
+    assert bare["suspects"] == bare["open_suspects"] == []
+    assert findings["suspects"], "the findings themselves are not changed"
+
+
+def test_no_rows_numbers_annotators_the_same_everywhere(answered):
+    bare = without_rows(answered)
+    names = [entry["name"] for entry in answered["annotators"]]
+    numbers = [entry["name"] for entry in bare["annotators"]]
+    assert numbers == ["annotator 1", "annotator 2", "annotator 3"]
+    for end in ("lowest", "highest"):
+        for key in ("first", "second"):
+            given = answered["agreement"][end][key]
+            assert bare["agreement"][end][key] == numbers[names.index(given)]
+    assert "mail@example.org" not in json.dumps(bare)
+    assert "mail@example.org" not in render_page(answered, rows=False)
 
 
 def test_what_is_not_known_is_not_drawn(findings):
@@ -153,8 +242,7 @@ def test_what_is_not_known_is_not_drawn(findings):
     ]
     assert "By the truth column" in render_page(findings)
     assert "By the truth column" not in render_page(findings | {"annotators": people})
-    page = render_page(findings | {"suspects": {"closed": [], "open": []}})
-    assert "No row has P(closed) above 5.0 %." in page
+    page = render_page(findings | {"open_suspects": []})
     assert "No row has P(open) above 5.0 %." in page
 
 
@@ -210,9 +298,10 @@ def test_previews(tmp_path):
 
 
 @pytest.mark.skipif(not CHROMIUM.exists(), reason="there is no chromium")
-def test_in_a_browser(page, tmp_path):
+@pytest.mark.parametrize("people", [False, True])
+def test_in_a_browser(findings, answered, tmp_path, people):
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    (tmp_path / "report.html").write_text(page)
+    (tmp_path / "report.html").write_text(render_page(answered if people else findings))
     messages = []
     with playwright.sync_playwright() as p:
         browser = p.chromium.launch(
@@ -253,6 +342,17 @@ def test_in_a_browser(page, tmp_path):
     assert messages == []
 
 
+def test_a_confusion_matrix_is_drawn_by_shares():
+    cells = _cells([[3.0, 1.0, 0.0], [0.0, 0.0, 0.0]], ["a", "b"])
+    assert [(cell["truth"], cell["given"], cell["share"], cell["kind"]) for cell in cells] == [
+        ("a", "a", 0.75, "right"),
+        ("a", "b", 0.25, "wrong"),
+        ("b", "a", 0.0, "wrong"),
+        ("b", "b", 0.0, "right"),
+    ]
+    assert _cells([[1.0, 0.0, 1.0], [0.0, 1.0, 0.0]], ["a", "b"])[2]["given"] == NONE
+
+
 def test_an_axis_of_many_counts_names_none_of_them():
     assert _counts(3).to_dict() == {"format": ",d", "values": [0, 1, 2, 3]}
     assert _counts(10_000_000).to_dict() == {"format": ",d"}
@@ -267,9 +367,10 @@ def test_a_registered_chart_appears_on_the_page(findings, monkeypatch):
     assert "More charts" not in render_page(findings)
     monkeypatch.setitem(CHARTS, "verdicts", verdicts)
     monkeypatch.setitem(CHARTS, "nothing", lambda found: None)
-    assert make_charts(findings).keys() == CHARTS.keys() - {"nothing"}
+    absent = {"nothing", *(f"confusion-{k}" for k in range(2, 12))}
+    assert make_charts(findings).keys() == CHARTS.keys() - absent
     page = render_page(findings)
-    assert page.count('<div class="chart"') == 6
+    assert page.count('<div class="chart"') == 10
     assert 'id="chart-verdicts" role="img" aria-label="All verdicts."' in page
     assert page.index("More charts") < page.index('id="chart-verdicts"')
     assert "chart-nothing" not in page

@@ -102,7 +102,7 @@ def test_fit_finds_the_rows_and_tells(fitted):
     assert "truth outside the candidates" in done.stdout
     assert f"average precision of finding them: {quality['ap_outside']:.3f}" in done.stdout
     assert "candidly export run --out FILE" in done.stdout
-    worst = findings["suspects"]["closed"][0]
+    worst = findings["suspects"][0]
     assert worst["preview"]["values"][0].keys() == {"name", "value", "z"}
     assert f"  {worst['id']}  " in done.stdout
 
@@ -368,7 +368,7 @@ def test_no_rows_holds_for_everything_but_the_tables(tmp_path, form):
         assert "annotator 1" in text
     assert "Rows to look at" not in written[1]
     findings = json.loads(written[0])
-    assert findings["suspects"] == {"closed": [], "open": []}
+    assert findings["suspects"] == findings["open_suspects"] == []
     assert findings["points"][0].keys() == {
         "inside",
         "outside",
