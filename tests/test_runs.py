@@ -18,6 +18,7 @@ from sklearn.datasets import load_digits
 import candidly
 from candidly.bench.problems import digits, make_problem
 from candidly.data import read_file
+from candidly.data.inputs import fit_inputs
 from candidly.sets import CandidateSets
 from candidly.storage.atomic import file_hash
 from candidly.storage.store import writing
@@ -79,7 +80,9 @@ def test_fit_leaves_a_whole_run(fitted):
     assert sorted(path.name for path in (folder / "run").iterdir()) == sorted(names)
     assert sorted(path.name for path in folder.iterdir()) == ["a.csv", "run"]
     note = json.loads((folder / "run" / "run.json").read_text())
-    assert note["config"]["method"] == "ooc"
+    assert note["config"]["method"] == "auto"
+    estimator = json.loads((folder / "run" / "estimator.json").read_text())
+    assert estimator["fitted"]["method_"] == "posterior"  # there are several annotators
     assert note["source"]["sha256"] == file_hash(folder / "a.csv")
     assert {"candidly", "torch", "numpy"} <= note["versions"].keys()
     assert note["finished"] > note["started"]
@@ -182,6 +185,19 @@ def test_the_command_and_the_library_give_the_same_numbers(tmp_path, method):
         alone.audit(X, sets, cv=3, ids=np.arange(1, 301)), audit.table, check_exact=True
     )
     np.testing.assert_array_equal(alone.fit(X, sets).predict_proba(X), model.predict_proba(X))
+
+
+def test_the_command_and_the_library_learn_the_same_from_annotators(fitted):
+    folder = fitted[0]
+    _, X = fit_inputs(read_file(folder / "a.csv", labels="good,wide,bad"), encoder="none")
+    table = pd.read_csv(folder / "a.csv")[["good", "wide", "bad"]]
+    answers = candidly.Answers(table, classes=sorted(CLASSES))
+    model = candidly.PartialLabelClassifier(random_state=0, calibrate=0).fit(X, answers)
+    loaded = candidly.PartialLabelClassifier.load(folder / "run")
+    assert (model.method_, loaded.method_) == ("posterior", "posterior")
+    assert model.rates_ == loaded.rates_
+    np.testing.assert_array_equal(loaded.predict_proba(X), model.predict_proba(X))
+    assert "method posterior" in (folder / "run" / "report.html").read_text()
 
 
 def test_the_model_predicts_and_rejects(fitted):

@@ -145,8 +145,8 @@ def truth_posterior(
     Examples
     --------
     >>> truth_posterior([["a"], ["b"]], [[0.5, 0.5], [0.9, 0.1]]).round(2)
-    array([[0.9 , 0.09, 0.02],
-           [0.46, 0.51, 0.02]])
+    array([[0.91, 0.09, 0.  ],
+           [0.47, 0.52, 0.01]])
     """
     outputs = read_outputs(candidates, probs, logits, features)
     if answers is None:
