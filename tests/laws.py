@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+from candidly.answers import Answers
 from candidly.errors import Interrupted
 from candidly.kinds import Rates
 from candidly.methods import METHODS, Batch
@@ -22,7 +23,11 @@ from candidly.tensors.nets import build_net
 from candidly.training.trainer import fit
 
 N, D, C = 26, 5, 4
-SETTINGS = {"ooc": {"rates": Rates(0.2, 0.2), "warmup": 1}, "pico": {"queue_size": 40, "width": 8}}
+SETTINGS = {
+    "ooc": {"rates": Rates(0.2, 0.2), "warmup": 1},
+    "pico": {"queue_size": 40, "width": 8},
+    "posterior": {"warmup": 1},
+}
 
 
 def make(name):
@@ -39,6 +44,20 @@ def table(seed=0):
     mask[0], mask[1] = True, np.arange(C) == labels[1]
     X = rng.normal(size=(N, D)) + 2 * np.eye(C, D)[labels]
     return X.astype(np.float32), CandidateSets(mask), labels
+
+
+def answers_of(candidates):
+    """Answers of two annotators; in another order of the classes, they are only permuted."""
+    given = []
+    for row, mask in enumerate(np.asarray(candidates)):
+        inside, outside = np.flatnonzero(mask).tolist(), np.flatnonzero(~mask).tolist()
+        if row % 5:
+            given.append((row, "a", inside))
+        if row % 3 == 0:
+            given.append((row, "b", outside if row % 2 and outside else "none of the classes"))
+    rows, annotators, labels = zip(*given, strict=True)
+    n, c = np.shape(candidates)
+    return Answers.from_long(rows, annotators, labels, n_rows=n, classes=c)
 
 
 def train(name, *, epochs=3, net="mlp", data=None, **options):
@@ -94,6 +113,14 @@ def law_inputs_not_mutated(name):
         started(name, model, candidates, epoch).loss(model, batch)
         assert all(torch.equal(a, b) for a, b in zip(batch.views, views, strict=True))
         assert torch.equal(candidates, sets)
+
+
+def law_answers_are_accepted(name):
+    answers = answers_of(table()[1])
+    first, second = (train(name, answers=answers) for _ in range(2))
+    assert_same(first.model, second.model)
+    assert all(np.isfinite(row["loss"]) for row in first.history)
+    assert all(p.isfinite().all() for p in first.model.parameters())
 
 
 def law_same_seed_same_run(name):

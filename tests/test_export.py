@@ -19,7 +19,7 @@ from scipy.io import loadmat, savemat
 
 from candidly import CandidateSets
 from candidly.data import read_file
-from candidly.data.export import harmless, write_csv, write_sets
+from candidly.data.export import free_names, harmless, write_csv, write_sets
 from candidly.errors import InputError
 
 NAMES = ["bird", "cat", "dog"]
@@ -360,3 +360,90 @@ def test_nothing_is_overwritten(tmp_path):
     with pytest.raises(InputError, match="is missing"):
         write_sets(data, NEW, tmp_path / "c.csv")
     assert not (tmp_path / "c.csv").exists()
+
+
+# ---- new columns
+
+CONSENSUS = {
+    "consensus_label": ["bird", None, "cat"],
+    "consensus_probability": [0.75, 0.5, 1.0],
+}
+
+
+def with_columns(path, name, **options):
+    data = read_file(path, **options)
+    return write_sets(data, NEW, path.parent / name, columns=CONSENSUS)
+
+
+def test_new_columns_of_csv_and_tsv(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("id,candidates,x\na,cat,1\nb,bird,2\nc,dog,3\n")
+    assert with_columns(path, "b.csv").read_text() == (
+        "id,candidates,x,consensus_label,consensus_probability\n"
+        "a,bird,1,bird,0.75\nb,dog,2,,0.5\nc,cat|dog,3,cat,1.0\n"
+    )
+    again = read_file(tmp_path / "b.csv")
+    assert list(again.inputs) == ["x"]
+    assert again.truth is None
+    path = tmp_path / "a.tsv"
+    path.write_text("who\tkey\tsaid\nx\t1\tcat\ny\t1\tdog\nx\t2\tbird\ny\t3\tdog\n")
+    out = with_columns(path, "b.tsv", labels="said", annotator="who", id="key")
+    assert out.read_text() == (
+        "key\tcandidates\tconsensus_label\tconsensus_probability\n"
+        "1\tbird\tbird\t0.75\n2\tdog\t\t0.5\n3\tcat|dog\tcat\t1.0\n"
+    ), "one row per example"
+
+
+def test_new_columns_of_parquet(tmp_path):
+    path = tmp_path / "a.parquet"
+    lists = [["cat"], ["bird"], ["dog"]]
+    pq.write_table(pa.table({"x": [1, 2, 3], "candidates": lists}), path)
+    table = pq.read_table(with_columns(path, "b.parquet"))
+    assert table.schema.names == ["x", "candidates", *CONSENSUS]
+    assert table.select([*CONSENSUS]).to_pydict() == CONSENSUS
+    assert str(table.schema.field("consensus_label").type) == "string"
+    data = read_file(path)
+    kept = write_sets(data, NEW, tmp_path / "c.parquet", keep=KEEP, columns=CONSENSUS)
+    assert pq.read_table(kept)["consensus_probability"].to_pylist() == [0.75, 1.0]
+
+
+@pytest.mark.parametrize("form", ["jsonl", "json"])
+def test_new_columns_of_json(tmp_path, form):
+    path = tmp_path / f"a.{form}"
+    rows = [{"x": 1, "candidates": ["cat"]}, {"x": 2, "candidates": ["bird"]}]
+    rows.append({"x": 3, "candidates": ["dog"]})
+    lines = "\n".join(map(json.dumps, rows))
+    path.write_text(lines if form == "jsonl" else json.dumps(rows))
+    text = with_columns(path, f"b.{form}").read_text()
+    found = json.loads(text) if form == "json" else [*map(json.loads, text.splitlines())]
+    assert found[1] == {
+        "x": 2,
+        "candidates": ["dog"],
+        "consensus_label": None,
+        "consensus_probability": 0.5,
+    }
+    assert [row["consensus_label"] for row in found] == ["bird", None, "cat"]
+
+
+def test_new_columns_do_not_replace_old_ones(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("candidates,consensus_label,consensus_label_2\ncat,x,1\nbird,y,2\ndog,z,3\n")
+    assert with_columns(path, "b.csv").read_text() == (
+        "candidates,consensus_label,consensus_label_2,consensus_label_3,consensus_probability\n"
+        "bird,x,1,bird,0.75\ndog,y,2,,0.5\ncat|dog,z,3,cat,1.0\n"
+    )
+    assert list(free_names(["x", "consensus_label"], read_file(path)).values()) == [
+        "x",
+        "consensus_label_3",
+    ]
+    assert read_file(tmp_path / "b.csv").kind == "none", "none of them is a feature"
+
+
+def test_gold_labels_are_written_back(tmp_path):
+    path = tmp_path / "a.npz"
+    sure = np.array([1, -1, 2])
+    np.savez(path, X=np.ones((3, 2)), S=np.eye(3, dtype=int), classes=NAMES, sure=sure)
+    data = read_file(path, gold="sure")
+    out = write_sets(data, NEW, tmp_path / "b.npz", keep=KEEP, columns=CONSENSUS)
+    again = read_file(out, gold="sure")
+    assert again.gold.tolist() == [1, 2]

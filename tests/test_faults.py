@@ -355,7 +355,7 @@ def test_a_pattern_passes_over_columns_with_another_part(tmp_path):
     assert data.ids.tolist() == ["a", "b"]
     assert [note for note in data.notes if "'*'" in note] == [
         "--features '*' leaves out 'id', 'candidates', 'label': "
-        "labels, ids and truth are not features."
+        "labels, ids, truth, gold and columns of an export are not features."
     ]
 
 

@@ -301,7 +301,7 @@ FAULTS = [
     ("id,annotator,candidates,x\na,ann,cat,1\na,bob,dog,2\n", {},
      "row 2 .*, column 'x': 2, but row 1 .* says 1"),
     ("id,annotator,candidates,label\na,ann,cat,cat\na,bob,dog,dog\n", {},
-     "row .*: its true label is not that of"),
+     "row 2 .*: its true label is 'dog', but an earlier row of the same id says 'cat'"),
     ("candidates,text\ncat,hello\ndog,\n", {}, "row 2 .*, column 'text': .*empty"),
     ("candidates,label\ncat,cat|dog\n", {"classes": ["cat", "dog"]},
      "the true label 'cat|dog' is not"),
@@ -917,3 +917,165 @@ def test_ids_are_an_index_of_pandas(write):
     assert read_file(write("candidates\ncat\ndog\n")).ids.tolist() == [1, 2], (
         "rows are counted from 1"
     )
+
+
+# ---- gold
+
+GOLD = (
+    "id,candidates,x,label,checked\na,cat|dog,1,cat,\nb,dog,2,cat,cat\n"
+    "c,cat,3,,None of the classes\nd,bird,4,bird,bird\n"
+)
+
+
+def test_gold_labels_are_read_and_are_no_features(write):
+    data = read_file(write(GOLD, "a.csv"), gold="checked")
+    assert data.sets.classes.tolist() == ["bird", "cat", "dog"]
+    assert data.gold.tolist() == [-2, 1, -1, 0]
+    assert list(data.gold_labels()) == [None, "cat", "none of the classes", "bird"]
+    assert data.truth.tolist() == [1, 1, -2, 0]
+    assert data.unseen_truth().tolist() == [1, -2, -2, -2], "gold rows are not evaluated"
+    assert list(data.inputs) == ["x"]
+    assert data.source.options["gold"] == "checked"
+    again = read_file(data.source.path, **data.source.options)
+    assert again.gold.tolist() == data.gold.tolist()
+    assert list(read_examples(data.source.path, gold="checked", truth="label").inputs) == ["x"]
+    without = read_file(data.source.path)
+    assert without.gold is None
+    assert without.unseen_truth() is without.truth
+    assert list(without.inputs) == ["x", "checked"], "a column is gold only if it is named"
+
+
+def test_the_usual_column_of_the_truth_may_be_gold(write):
+    data = read_file(write(GOLD, "a.csv"), gold="label")
+    assert (data.truth, data.gold.tolist()) == (None, [1, 1, -2, 0])
+    with pytest.raises(InputError, match=r"'label' is named twice, by --truth and by --gold"):
+        read_file(data.source.path, gold="label", truth="label")
+    with pytest.raises(InputError, match=r"column 'chekced' is unknown. Did you mean 'checked'\?"):
+        read_file(data.source.path, gold="chekced")
+
+
+def test_gold_numbers_are_read_like_candidates(write):
+    text = "candidates,checked\n3|5,5\n5,\n3,-1\n"
+    data = read_file(write(text, "a.csv"), gold="checked")
+    assert data.sets.classes.tolist() == [3, 5]
+    assert data.gold.tolist() == [1, -2, -1]
+    positions = read_file(
+        write("candidates,checked\n0|1,2\n1,\n", "b.csv"), gold="checked", classes=["x", "y", "z"]
+    )
+    assert positions.gold.tolist() == [2, -2]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "candidates,checked\ncat,\ndog,cow\n",
+            r"a\.csv, row 2 \(the header not counted\), column 'checked': the gold label 'cow' is "
+            r"not among the 2 classes \(cat, dog\)\. Add it to the class list \(--classes\), or "
+            r"write 'none of the classes'",
+        ),
+        (
+            'candidates,checked\ncat,"[""cat"", ""dog""]"\ndog,\n',
+            r"row 1 .*, column 'checked': 2 gold labels; expected one, or an empty cell",
+        ),
+        (
+            "id,annotator,candidates,checked\na,x,cat,cat\na,y,dog,dog\n",
+            r"row 2 .*: its gold label is 'dog', but an earlier row of the same id says 'cat'\. ",
+        ),
+    ],
+)
+def test_faults_of_gold_are_named(write, text, words):
+    with pytest.raises(InputError, match=words):
+        read_file(write(text, "a.csv"), gold="checked")
+
+
+def test_gold_of_several_rows_per_example(write):
+    text = "id,annotator,candidates,checked\na,x,cat,\nb,x,cat,\na,y,dog,dog\na,z,cat,dog\n"
+    data = read_file(write(text, "a.csv"), gold="checked")
+    assert data.gold.tolist() == [1, -2]
+
+
+def test_gold_in_npz(tmp_path):
+    path = tmp_path / "a.npz"
+    arrays = {"X": np.ones((3, 2)), "S": np.eye(3), "y": np.arange(3), "sure": [-1, 2, np.nan]}
+    np.savez(path, **arrays)
+    data = read_file(path, gold="sure")
+    assert data.gold.tolist() == [-1, 2, -2]
+    assert data.unseen_truth().tolist() == [-2, -2, 2]
+    of_y = read_file(path, gold="y")
+    assert (of_y.gold.tolist(), of_y.truth) == ([0, 1, 2], None)
+    with pytest.raises(InputError, match="has no 'sur'"):
+        read_file(path, gold="sur")
+    with pytest.raises(InputError, match="--gold S: this array has another part"):
+        read_file(path, gold="S")
+    np.savez(path, **(arrays | {"sure": [0, 7, 1]}))
+    with pytest.raises(InputError, match=r"sure in row 2 \(counting from 1\) is 7, which is not"):
+        read_file(path, gold="sure")
+
+
+def test_gold_in_mat_is_refused(tmp_path):
+    savemat(tmp_path / "a.mat", {"data": np.ones((3, 2)), "partial_target": np.ones((2, 3))})
+    with pytest.raises(InputError, match=r"--gold sure names a column, and \.mat files have none"):
+        read_file(tmp_path / "a.mat", gold="sure")
+
+
+def test_verified_labels_of_label_studio_are_gold(write):
+    data = read_file(write(json.dumps(tasks()), "export.json"))
+    assert data.gold.tolist() == [-2, -2, 0]
+    assert "verified labels are gold" in " ".join(data.notes)
+    assert (
+        "1 verified label(s) that nobody proposed ('bird') are not used as gold" in (data.notes[-1])
+    )
+    assert data.truth.tolist() == [-2, -1, 0]
+    assert data.unseen_truth().tolist() == [-2, -1, -2]
+    assert data.kind == "text"
+    again = read_file(data.source.path, **data.source.options)
+    assert again.gold.tolist() == data.gold.tolist()
+    every = read_file(data.source.path, classes=["bird", "cat", "dog"])
+    assert every.gold.tolist() == [-2, 0, 1]
+    assert every.unseen_truth() is None
+    only_truth = read_file(data.source.path, truth="label")
+    assert only_truth.gold is None
+    assert only_truth.truth.tolist() == data.truth.tolist()
+    assert not [note for note in only_truth.notes if "gold" in note]
+
+
+def test_columns_of_label_studio_are_no_features(write):
+    given = [
+        {
+            "id": i,
+            "data": {"x": i, "checked": "cat"},
+            "annotations": [annotation(1, "cat", "dog"), annotation(2, "cat", ground_truth=True)],
+        }
+        for i in range(3)
+    ]
+    path = write(json.dumps(given), "export.json")
+    assert list(read_file(path).inputs) == ["x", "checked"]
+    named = read_file(path, gold="checked")
+    assert list(named.inputs) == ["x"]
+    assert named.gold.tolist() == [0, 0, 0]
+    other = read_file(path, truth="checked")
+    assert list(other.inputs) == ["x"]
+    assert other.gold.tolist() == [0, 0, 0]
+
+
+def test_columns_of_an_export_are_no_features(write):
+    text = (
+        "candidates,x,consensus_label,consensus_probability,consensus_label_2\n"
+        "cat,1,cat,0.5,dog\ndog,2,cat,0.75,\n"
+    )
+    data = read_file(write(text, "a.csv"))
+    assert list(data.inputs) == ["x"]
+    assert data.notes == (
+        "left out: 'consensus_label', 'consensus_probability', 'consensus_label_2'. `candidly "
+        "export` writes columns of such names; name one by an option, such as --truth, to use it.",
+    )
+    assert list(read_examples(data.source.path).inputs) == ["x"]
+    used = read_file(data.source.path, truth="consensus_label", features="x,consensus_probability")
+    assert used.truth.tolist() == [0, 0]
+    assert list(used.inputs) == ["x", "consensus_probability"]
+    assert used.notes == (
+        "left out: 'consensus_label_2'. `candidly export` writes columns of such names; name one "
+        "by an option, such as --truth, to use it.",
+    )
+    assert list(read_file(data.source.path, labels="consensus_label").sets) == [("cat",), ("cat",)]

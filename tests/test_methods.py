@@ -25,6 +25,7 @@ from candidly.training.estimator import PartialLabelClassifier
 LAWS = [
     laws.law_finite_and_differentiable,
     laws.law_inputs_not_mutated,
+    laws.law_answers_are_accepted,
     laws.law_same_seed_same_run,
     laws.law_relabelling_permutes_outputs,
     laws.law_singletons_are_learnt,
@@ -85,7 +86,7 @@ def test_laws_can_fail(monkeypatch):
             law("forgetful")
 
 
-@pytest.mark.parametrize("name", ["cc", "proden", "cavl", "ooc"])
+@pytest.mark.parametrize("name", ["cc", "proden", "cavl", "ooc", "posterior"])
 def test_singletons_reduce_to_cross_entropy(name):
     labels = torch.as_tensor(laws.table()[2])
     candidates = torch.as_tensor(CandidateSets(labels.numpy(), classes=laws.C).dense())
@@ -153,6 +154,31 @@ def test_a_preset_that_a_subclass_does_not_accept_is_refused(monkeypatch):
     with pytest.raises(InputError, match=message):
         model.fit(X, y)
     assert model.set_params(preset=None).fit(X, y).predict(X).shape == (20,)
+
+
+class Older(Tempered):
+    """A method that was written before `setup` got the answers."""
+
+    def setup(self, model, candidates, rng):
+        self.seen = candidates.shape
+
+
+class Any(Tempered):
+    """A method whose `setup` takes whatever there is."""
+
+    def setup(self, model, candidates, rng, **known):
+        self.known = known
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_a_method_gets_the_answers_only_if_it_takes_them(answered):
+    X, sets, _ = laws.table()
+    answers = laws.answers_of(sets) if answered else None
+    for method in (Older(), Any()):
+        net = build_net("mlp", (laws.D,), laws.C)
+        assert len(laws.fit(net, X, sets, method, answers=answers, epochs=1).history) == 1
+        assert getattr(method, "seen", sets.shape) == sets.shape
+        assert getattr(method, "known", {"answers": answers})["answers"] == answers
 
 
 class Positional(Tempered):

@@ -7,8 +7,14 @@ import pandas as pd
 import pytest
 
 from candidly.data import read_file
-from candidly.data.outputs import OutputsFile, _in_order, read_outputs_file
+from candidly.data.outputs import (
+    OutputsFile,
+    _in_order,
+    read_outputs_file,
+    write_probabilities,
+)
 from candidly.errors import InputError
+from candidly.probabilities import TOLERANCE, are_probabilities
 
 PROBS = np.array([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1], [0.3, 0.3, 0.4]])
 
@@ -155,3 +161,68 @@ def test_other_files_are_refused(tmp_path, data):
     (tmp_path / "p.jsonl").write_text('{"a": 1}\n')
     with pytest.raises(InputError, match="is of the format jsonl"):
         read_outputs_file(tmp_path / "p.jsonl", data)
+
+
+# ---- probabilities of a run
+
+
+def written(path, probs, classes=("bird", "cat", "dog"), ids=("a", "b", "c")):
+    return write_probabilities(path, lambda rows: probs[rows], classes, ids)
+
+
+def test_probabilities_are_read_back_by_name(tmp_path, data):
+    path = tmp_path / "probs.npz"
+    order = [2, 0, 1]
+    names = ["dog", "bird", "cat"]
+    assert written(path, PROBS[:, order][::-1], names, ["c", "b", "a"]) is None
+    with np.load(path, allow_pickle=False) as file:
+        kinds = {name: file[name].dtype.kind for name in file}
+        assert file["probs"].dtype == np.float16
+    assert kinds == {"probs": "f", "classes": "U", "ids": "U"}
+    values, logits = read_outputs_file(path, data)
+    assert not logits
+    assert values.tolist() == PROBS.astype(np.float16).tolist()
+
+
+@pytest.mark.parametrize("c", [2, 10, 1000, 30_000])
+@pytest.mark.parametrize("spread", [0.01, 1.0, 100.0])
+def test_half_precision_still_sums_to_one(tmp_path, c, spread):
+    probs = np.random.default_rng(0).dirichlet(np.full(c, spread), size=20)
+    path = tmp_path / "probs.npz"
+    written(path, probs, range(c), range(20))
+    with np.load(path) as file:
+        found = file["probs"].astype(np.float64)
+        assert file["probs"].dtype == np.float16
+    assert np.abs(found - probs).max() <= 2**-11
+    assert np.abs(found.sum(axis=1) - 1).max() < 0.005 < TOLERANCE
+    assert are_probabilities(found).all()
+
+
+def test_probabilities_too_small_for_half_precision_are_single(tmp_path):
+    uniform = np.full((2, 10**6), 1e-6)  # rounded, they sum to 1.013
+    assert written(tmp_path / "a.npz", uniform, range(10**6), range(2)) is None
+    with np.load(tmp_path / "a.npz") as file:
+        assert file["probs"].dtype == np.float32
+        assert are_probabilities(file["probs"].astype(np.float64)).all()
+
+
+@pytest.mark.parametrize(("limit", "kept"), [(80, 4), (50, 2), (1, 1)])
+def test_large_outputs_keep_the_most_likely_classes(tmp_path, monkeypatch, limit, kept):
+    monkeypatch.setattr("candidly.data.outputs.MAX_BYTES", limit)
+    probs = np.random.default_rng(0).dirichlet(np.ones(9), size=5)
+    path = tmp_path / "probs.npz"
+    remark = written(path, probs, range(9), range(5))
+    assert f"holds the {kept} most likely of 9 classes per row, to save space" in remark
+    assert ("has no ids, which are too long: rows are in order and holds" in remark) == (limit < 20)
+    with np.load(path) as file:
+        labels, values = file["labels"], file["probs"]
+    best = np.argsort(-probs, axis=1, kind="stable")[:, :kept]
+    assert labels.dtype == np.int16
+    assert labels.tolist() == best.tolist()
+    assert values.tolist() == np.take_along_axis(probs, best, 1).astype(np.float16).tolist()
+
+
+def test_the_most_likely_classes_alone_are_refused(tmp_path, data):
+    path = saved(tmp_path / "p.npz", labels=np.zeros((3, 2), int), probs=PROBS[:, :2])
+    with pytest.raises(InputError, match="holds the 2 most likely classes of each row only"):
+        read_outputs_file(path, data)

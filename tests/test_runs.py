@@ -18,13 +18,15 @@ from sklearn.datasets import load_digits
 import candidly
 from candidly.bench.problems import digits, make_problem
 from candidly.data import read_file
+from candidly.data.inputs import fit_inputs
 from candidly.sets import CandidateSets
 from candidly.storage.atomic import file_hash
 from candidly.storage.store import writing
-from candidly.workspace.jobs import Training, corrected
+from candidly.workspace.jobs import Training, audit_file, corrected
 
 CLASSES = ["ant", "bee", "cat", "<b>dog</b>", "emu", "fox"]
-FILES = ["SHA256SUMS", "audit.csv", "audit.parquet", "findings.json", "report.html", "run.json"]
+TABLES = ["SHA256SUMS", "audit.csv", "audit.parquet", "findings.json", "report.html", "run.json"]
+FILES = sorted([*TABLES, "probs.npz"])
 
 
 def run(*arguments, cwd=None, code=0):
@@ -79,7 +81,9 @@ def test_fit_leaves_a_whole_run(fitted):
     assert sorted(path.name for path in (folder / "run").iterdir()) == sorted(names)
     assert sorted(path.name for path in folder.iterdir()) == ["a.csv", "run"]
     note = json.loads((folder / "run" / "run.json").read_text())
-    assert note["config"]["method"] == "ooc"
+    assert note["config"]["method"] == "auto"
+    estimator = json.loads((folder / "run" / "estimator.json").read_text())
+    assert estimator["fitted"]["method_"] == "posterior"  # there are several annotators
     assert note["source"]["sha256"] == file_hash(folder / "a.csv")
     assert {"candidly", "torch", "numpy"} <= note["versions"].keys()
     assert note["finished"] > note["started"]
@@ -128,11 +132,15 @@ def test_tables_hold_all_rows(fitted):
     columns = [
         "id",
         "verdict",
+        "p_outside",
         "p_normal",
         "p_closed",
         "p_open",
         "suggested_label",
         "suggested_probability",
+        "consensus_label",
+        "consensus_probability",
+        "majority_label",
     ]
     assert list(audit) == [*columns, "inside_loss", "outside_loss", "candidates"]
     assert len(audit) == 500
@@ -182,6 +190,19 @@ def test_the_command_and_the_library_give_the_same_numbers(tmp_path, method):
         alone.audit(X, sets, cv=3, ids=np.arange(1, 301)), audit.table, check_exact=True
     )
     np.testing.assert_array_equal(alone.fit(X, sets).predict_proba(X), model.predict_proba(X))
+
+
+def test_the_command_and_the_library_learn_the_same_from_annotators(fitted):
+    folder = fitted[0]
+    _, X = fit_inputs(read_file(folder / "a.csv", labels="good,wide,bad"), encoder="none")
+    table = pd.read_csv(folder / "a.csv")[["good", "wide", "bad"]]
+    answers = candidly.Answers(table, classes=sorted(CLASSES))
+    model = candidly.PartialLabelClassifier(random_state=0, calibrate=0).fit(X, answers)
+    loaded = candidly.PartialLabelClassifier.load(folder / "run")
+    assert (model.method_, loaded.method_) == ("posterior", "posterior")
+    assert model.rates_ == loaded.rates_
+    np.testing.assert_array_equal(loaded.predict_proba(X), model.predict_proba(X))
+    assert "method posterior" in (folder / "run" / "report.html").read_text()
 
 
 def test_the_model_predicts_and_rejects(fitted):
@@ -266,6 +287,16 @@ def test_export_corrects_the_sets(fitted):
     for labels, row in zip(better, kept, strict=True):
         extra = {audit["suggested_label"][row]} if closed[row] else set()
         assert {*labels} == {*old[int(row)]} | extra
+    written = pd.read_csv(folder / "better.csv")
+    assert list(written)[-3:] == ["candidates", "consensus_label", "consensus_probability"]
+    kept_rows = audit[~gone]
+    labels = kept_rows["consensus_label"].astype(object).fillna("").tolist()
+    assert written["consensus_label"].fillna("").tolist() == labels
+    assert written["consensus_probability"].tolist() == pytest.approx(
+        kept_rows["consensus_probability"].tolist(), abs=1e-6
+    )
+    again = read_file(folder / "better.csv")
+    assert list(again.inputs) == [f"f{j}" for j in range(6)]
     truth = np.array(CLASSES)[y]
     hits = [truth[row] in labels for labels, row in zip(better, kept, strict=True)]
     hits_before = [label in labels for label, labels in zip(truth, old, strict=True)]
@@ -322,9 +353,8 @@ def test_audit_needs_no_training_and_no_torch(tmp_path):
     assert done.stderr.splitlines()[-1] == "False 1"
     assert "of the rows have their truth outside their candidates, more than 2.0%" in done.stderr
     found = json.loads(done.stdout)
-    expected = candidly.audit(
-        read_file(tmp_path / "a.csv", labels="good,wide,bad").sets, np.load(tmp_path / "p.npy")
-    )
+    data = read_file(tmp_path / "a.csv", labels="good,wide,bad")
+    expected = candidly.audit(data.sets, np.load(tmp_path / "p.npy"), answers=data.answers)
     written = pd.read_parquet(tmp_path / "run" / "audit.parquet")
     assert written["p_closed"].tolist() == expected["p_closed"].tolist(), (
         "the audit is that of the library"
@@ -379,6 +409,221 @@ def test_no_rows_holds_for_everything_but_the_tables(tmp_path, form):
         "p_open",
     }
     assert "row-1" in (tmp_path / "run" / "audit.csv").read_text(), "the results stay"
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == TABLES
+
+
+def test_the_probabilities_of_a_run_can_be_audited(fitted):
+    """They are those of the nets that did not see the row, so that anyone can check."""
+    folder = fitted[0]
+    with np.load(folder / "run" / "probs.npz", allow_pickle=False) as file:
+        probs, classes, ids = file["probs"], file["classes"], file["ids"]
+    assert (probs.dtype, probs.shape) == (np.float16, (500, 6))
+    assert classes.tolist() == sorted(CLASSES)
+    assert ids.tolist()[:2] == ["=row-0", "=row-1"]
+    data = read_file(folder / "a.csv", labels="good,wide,bad")
+    first = pd.read_parquet(folder / "run" / "audit.parquet")
+    best = np.take_along_axis(probs, data.sets.indices[data.sets.indptr[:-1]][:, None], axis=1)
+    assert (best <= np.exp(-first["inside_loss"].to_numpy()[:, None]) + 2e-3).all()
+    options = ("--labels", "good,wide,bad", "--probs", "run/probs.npz", "--out", "checked")
+    run("audit", "a.csv", *options, cwd=folder)
+    second = pd.read_parquet(folder / "checked" / "audit.parquet")
+    assert (first["verdict"] == second["verdict"]).mean() > 0.97, "energy and neighbours differ"
+    exact = candidly.Audit(data.sets, probs.astype(float), answers=data.answers).table
+    assert second["verdict"].tolist() == exact["verdict"].tolist()
+    finite = np.isfinite(second["inside_loss"]) & (second["inside_loss"] < 5)
+    np.testing.assert_allclose(
+        second["inside_loss"][finite], first["inside_loss"][finite], atol=1e-2
+    )
+    sums = (folder / "run" / "SHA256SUMS").read_text()
+    assert f"{file_hash(folder / 'run' / 'probs.npz')}  probs.npz\n" in sums
+
+
+def test_large_probabilities_are_cut_with_a_remark(tmp_path, monkeypatch):
+    monkeypatch.setattr("candidly.data.outputs.MAX_BYTES", 2000)
+    probs_for(tmp_path, 200)
+    reader = {"labels": "good,wide,bad"}
+    found = audit_file(tmp_path / "a.csv", tmp_path / "p.npy", tmp_path / "run", reader=reader)
+    assert found["remarks"] == [
+        "probs.npz has no ids, which are too long: rows are in order and holds the 2 most likely "
+        "of 6 classes per row, to save space."
+    ]
+    with np.load(tmp_path / "run" / "probs.npz") as file:
+        assert file["labels"].shape == file["probs"].shape == (200, 2)
+        best = np.load(tmp_path / "p.npy").argmax(axis=1)
+        assert file["labels"][:, 0].tolist() == best.tolist()
+
+
+def test_an_export_keeps_columns_of_an_earlier_one(tmp_path):
+    probs_for(tmp_path, 200)
+    options = ["--labels", "good,wide,bad", "--probs", "p.npy", "--out", "run"]
+    run("audit", "a.csv", *options, cwd=tmp_path)
+    run("export", "run", "--out", "b.csv", "--keep-open", cwd=tmp_path)
+    told = run("audit", "b.csv", "--probs", "p.npy", "--out", "run2", "--json", cwd=tmp_path)
+    assert json.loads(told.stdout)["remarks"][0].startswith("left out: 'consensus_label', ")
+    done = run("export", "run2", "--out", "c.csv", "--keep-open", cwd=tmp_path).stdout
+    assert (
+        "b.csv has a column 'consensus_label' already: the new one is 'consensus_label_2'." in done
+    )
+    written = pd.read_csv(tmp_path / "c.csv")
+    earlier = pd.read_csv(tmp_path / "b.csv")
+    assert written["consensus_label"].equals(earlier["consensus_label"])
+    audit = pd.read_parquet(tmp_path / "run2" / "audit.parquet")
+    labels = audit["consensus_label"].astype(object).fillna("").tolist()
+    assert written["consensus_label_2"].fillna("").tolist() == labels
+
+
+def test_an_audit_without_the_new_columns_is_refused(tmp_path):
+    probs_for(tmp_path, 120)
+    run("audit", "a.csv", "--labels", "wide", "--probs", "p.npy", "--out", "run", cwd=tmp_path)
+    path = tmp_path / "run" / "audit.parquet"
+    old = file_hash(path)
+    pd.read_parquet(path).drop(columns="consensus_label").to_parquet(path)
+    sums = tmp_path / "run" / "SHA256SUMS"
+    sums.write_text(sums.read_text().replace(old, file_hash(path)))
+    message = run("export", "run", "--out", "b.csv", cwd=tmp_path, code=2).stderr
+    assert "audit.parquet has no column 'consensus_label'" in message
+    assert "Make the run again." in message
+
+
+# ---- processes and gold
+
+
+def test_the_process_can_be_chosen(tmp_path):
+    probs_for(tmp_path, 300)
+    files = ["a.csv", "--labels", "good,wide,bad", "--probs", "p.npy", "--json"]
+    data = read_file(tmp_path / "a.csv", labels="good,wide,bad")
+    for process in ("blind", "annotators"):
+        options = ("--process", process, "--out", process)
+        found = json.loads(run("audit", *files, *options, cwd=tmp_path).stdout)
+        assert found["process"]["name"] == process
+        expected = candidly.audit(
+            data.sets, np.load(tmp_path / "p.npy"), answers=data.answers, process=process
+        )
+        written = pd.read_parquet(tmp_path / process / "audit.parquet")
+        assert written["p_outside"].tolist() == expected["p_outside"].tolist()
+        note = json.loads((tmp_path / process / "run.json").read_text())
+        assert note["config"]["process"] == process
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--process", "confuson"], "--process 'confuson' is unknown. Did you mean 'confusion'?"),
+        (
+            ["--labels", "wide", "--process", "annotators"],
+            "--process annotators needs to know who said what, but a.csv has one column of "
+            "candidates and no annotators: name the columns of several annotators by --labels A,B",
+        ),
+        (
+            ["--labels", "all", "--process", "union"],
+            "--process union explains sets of at most 6 candidates, but a.csv has one of 7: use "
+            "--process auto.",
+        ),
+    ],
+)
+@pytest.mark.parametrize("command", ["fit", "audit"])
+def test_a_process_that_cannot_be_is_refused_at_once(tmp_path, command, options, words):
+    annotated(tmp_path / "a.csv", 120)
+    table = pd.read_csv(tmp_path / "a.csv").assign(all="|".join([*CLASSES, "gnu"]))
+    table.to_csv(tmp_path / "a.csv", index=False)
+    probs = [] if command == "fit" else ["--probs", "p.npy"]
+    np.save(tmp_path / "p.npy", np.full((120, 6), 1 / 6))
+    done = run(command, "a.csv", *probs, *options, "--out", "run", cwd=tmp_path, code=2)
+    assert words in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_gold_rows_are_certain_and_not_evaluated(tmp_path):
+    probs_for(tmp_path, 300)
+    table = pd.read_csv(tmp_path / "a.csv")
+    table["checked"] = table["label"].where(table.index < 50)
+    table.loc[50:59, "checked"] = "none of the classes"
+    table.to_csv(tmp_path / "a.csv", index=False)
+    files = ["a.csv", "--labels", "good,wide,bad", "--gold", "checked", "--probs", "p.npy"]
+    found = json.loads(run("audit", *files, "--out", "run", "--json", cwd=tmp_path).stdout)
+    assert found["evaluation"]["known"] == 240
+    assert (
+        "60 row(s) have a gold label: it is taken as certain, and not evaluated."
+        in (found["remarks"])
+    )
+    audit = pd.read_parquet(tmp_path / "run" / "audit.parquet")
+    assert audit["consensus_label"][:50].tolist() == table["label"][:50].tolist()
+    assert (audit["consensus_probability"][:60] == 1).all()
+    assert (audit["verdict"][50:60] == "open").all()
+    inside = [
+        label in row for label, row in zip(table["label"][:50], audit["candidates"], strict=False)
+    ]
+    assert (audit["verdict"][:50] == np.where(inside, "normal", "closed")).all()
+    done = run("export", "run", "--out", "b.csv", cwd=tmp_path)
+    assert "checked" in pd.read_csv(tmp_path / "b.csv"), done.stdout
+
+
+def test_gold_labels_may_be_numbers(tmp_path):
+    rng = np.random.default_rng(0)
+    y = rng.integers(3, size=200)
+    said = np.where(rng.random(200) < 0.1, (y + 1) % 3, y)
+    sure = [str(7 + label) if i < 20 else "-1" if i < 25 else "" for i, label in enumerate(y)]
+    rows = [f"{7 + a},{b},{i}" for i, (a, b) in enumerate(zip(said, sure, strict=True))]
+    (tmp_path / "a.csv").write_text("candidates,sure,x\n" + "\n".join(rows) + "\n")
+    np.save(tmp_path / "p.npy", 0.85 * np.eye(3)[y] + 0.05)
+    run("audit", "a.csv", "--gold", "sure", "--probs", "p.npy", "--out", "run", cwd=tmp_path)
+    audit = pd.read_parquet(tmp_path / "run" / "audit.parquet")
+    assert audit["consensus_label"][:20].tolist() == (7 + y[:20]).tolist()
+    assert (audit["verdict"][20:25] == "open").all()
+
+
+def test_fit_takes_gold_labels_and_a_process(tmp_path):
+    y, _ = annotated(tmp_path / "a.csv", 150)
+    table = pd.read_csv(tmp_path / "a.csv")
+    table["checked"] = table["label"].where(table.index < 30)
+    table.to_csv(tmp_path / "a.csv", index=False)
+    options = ["--labels", "good,wide,bad", "--gold", "checked", "--process", "confusion"]
+    brief = ["--epochs", "8", "--folds", "2", "--out", "run", "--json"]
+    found = json.loads(run("fit", "a.csv", *options, *brief, cwd=tmp_path).stdout)
+    assert found["process"]["name"] == "confusion"
+    assert found["evaluation"]["known"] == 120
+    audit = pd.read_parquet(tmp_path / "run" / "audit.parquet")
+    assert audit["consensus_label"][:30].tolist() == [CLASSES[label] for label in y[:30]]
+    assert (audit["consensus_probability"][:30] == 1).all()
+    note = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert "checked" not in note["source"]["options"]["features"]
+
+
+# ---- a model at chance level
+
+
+def test_a_model_that_knows_nothing_gives_no_verdicts(tmp_path):
+    rng = np.random.default_rng(0)
+    labels = rng.choice(["ant", "bee", "cat", "dog"], size=300)
+    lines = [f"r{i},{label},{i}" for i, label in enumerate(labels)]
+    (tmp_path / "a.csv").write_text("id,candidates,x\n" + "\n".join(lines) + "\n")
+    np.save(tmp_path / "p.npy", rng.dirichlet(np.ones(4), size=300))
+    files = ["a.csv", "--probs", "p.npy"]
+    told = run("audit", *files, "--out", "run", cwd=tmp_path).stdout
+    assert "The model knows no more than chance: nothing can be said about single rows." in told
+    reason = "The model's best class is a candidate in 24% of the rows; any class would be in 25%"
+    assert reason in " ".join(told.split())
+    assert "truth outside the candidates" not in told
+    assert "candidly export" not in told
+    audit = pd.read_parquet(tmp_path / "run" / "audit.parquet")
+    assert len(audit) == 300
+    assert audit[["verdict", "p_outside", "suggested_label", "consensus_label"]].isna().all().all()
+    assert pd.read_csv(tmp_path / "run" / "audit.csv")["verdict"].isna().all()
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == FILES
+    refused = run("export", "run", "--out", "b.csv", cwd=tmp_path, code=2).stderr
+    assert "run has nothing to export. The model knows no more than chance, so there are no " in (
+        refused
+    )
+    assert reason in refused
+    assert "run `candidly audit` again" in refused
+    assert not (tmp_path / "b.csv").exists()
+    gate = ["--out", "run2", "--fail-above", "0.5", "--json"]
+    failed = run("audit", *files, *gate, cwd=tmp_path, code=2)
+    assert "--fail-above cannot be checked. The model knows no more than chance" in failed.stderr
+    assert reason in failed.stderr
+    found = json.loads(failed.stdout)
+    assert (found["reliable"], found["shares"]) == (False, None)
+    assert reason in found["explanation"]
 
 
 def test_export_says_where_images_are_found(tmp_path):
@@ -444,12 +689,12 @@ def test_label_studio_gets_predictions_with_scores(tmp_path):
     assert len(tasks) == 120
     for task in tasks:
         entry = audit.loc[str(task["id"]) if audit.index.dtype == object else task["id"]]
-        if entry["verdict"] == "open":
+        if pd.isna(entry["consensus_label"]):
             assert "predictions" not in task
             continue
         (prediction,) = task["predictions"]
-        assert prediction["score"] == pytest.approx(entry["suggested_probability"], abs=1e-5)
-        assert prediction["result"][0]["value"]["choices"] == [entry["suggested_label"]]
+        assert prediction["score"] == pytest.approx(entry["consensus_probability"], abs=1e-5)
+        assert prediction["result"][0]["value"]["choices"] == [entry["consensus_label"]]
         assert len(task["annotations"]) == 3
     people = json.loads((tmp_path / "run" / "findings.json").read_text())["annotators"]
     assert [entry["name"] for entry in people][-1] == "1"

@@ -128,7 +128,7 @@ def take_census(outputs: Outputs, start: Process | type[Process]) -> Census:
     Census
     """
     chosen = sample(len(outputs), sample_size(outputs.sets.n_classes))
-    reference = make_reference(outputs, chosen)
+    reference = make_reference(outputs, sample(len(outputs)))
     seen = observe(outputs, chosen, reference)
     rows = rows_of(outputs, chosen, seen)
     guess = start.start(rows.evidence) if isinstance(start, type) else start
@@ -478,7 +478,7 @@ def unanimity(process: Confusion, rows: Rows) -> tuple[float, float, float]:
     pairs, several = agreeing_pairs(evidence)
     if not len(pairs):
         return 0.0, 1.0, 1.0
-    likely = process.log_likelihood(evidence)[several] + log_softmax(rows.log_probs[several])
+    likely = process.log_likelihood(evidence)[several] + rows.log_probs[several]
     truth = np.exp(log_softmax(likely))
     expected = truth @ (process.matrix**2).sum(axis=1)
     gap = pairs - expected

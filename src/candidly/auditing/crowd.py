@@ -1,6 +1,7 @@
 """The truth of each row from a model's outputs and a process, fitted together by EM.
 
-    P(truth = t | x)     = softmax(sharpness * log p(x)): the model, as sure as it deserves to be
+    P(truth = t | x)     = (1 - slip) * softmax(sharpness * log p(x)) + slip / c:
+                           the model, as sure as it deserves to be, and at times wrong at random
     P(answers | t)       = the process (`auditing.processes`)
     P(none of the classes | x) = w(x), logistic in the signs of open rows, as in `auditing.mixture`
     P(answers | none)    = the answers to some other row: they have nothing to do with x
@@ -30,8 +31,9 @@ from candidly.auditing.processes.base import Evidence, Floats, Process
 from candidly.scores import log_softmax
 
 ROUNDS = 80  # of EM at most
-TOLERANCE = 2e-3  # of the log likelihood, times the square root of the rows: when EM ends
+TOLERANCE = 3e-4  # of the log likelihood, times the square root of the rows: when EM ends
 DEPENDENCE = 0.5  # of the answers to one row: 0 independent, 1 copies of one another
+START_SLIP = 0.02
 SHARPNESS = (0.02, 20.0)  # least and greatest
 NO_GOLD = -2  # the truth is not known; -1: known to be none of the classes
 LEAST = 1e-300
@@ -75,6 +77,9 @@ class Explanation:
     process : Process
     sharpness : float
         Power of the model's probabilities: below 1 if the model is too sure.
+    slip : float
+        Share of rows where the model is wrong however sure it is. It is 0 with one answer per row,
+        from which it cannot be told.
     knots : array of shape (KNOTS, d)
         Quantiles of the scores.
     open_weights : array of shape (1 + d,), or None
@@ -89,6 +94,7 @@ class Explanation:
 
     process: Process
     sharpness: float
+    slip: float
     knots: Floats
     open_weights: Floats | None
     classes: Floats
@@ -127,6 +133,7 @@ def fit_explanation(
     found = Explanation(
         start,
         1.0 if sharpness is None else sharpness,
+        START_SLIP if (rows.evidence.numbers > 1).any() else 0.0,
         quantile_knots(rows.scores),
         np.r_[-2.0, np.full(d, OPEN_SLOPE / d)] if with_open else None,
         np.full(c, 1 / c),
@@ -161,7 +168,7 @@ def log_joint(found: Explanation, rows: Rows, X: Floats | None = None) -> Floats
         By class; the last column is "none of the classes".
     """
     likely = found.process.log_likelihood(rows.evidence)
-    known = log_softmax(found.sharpness * rows.log_probs) + likely
+    known = np.log(_prior(found, rows.log_probs)) + likely
     none = np.full((len(rows), 1), -np.inf)
     if found.open_weights is not None:
         X = normal_quantiles(found.knots, rows.scores) if X is None else X
@@ -170,6 +177,12 @@ def log_joint(found: Explanation, rows: Rows, X: Floats | None = None) -> Floats
         none = (np.log(w) + _log_open(found, rows, likely))[:, None]
     joint = np.concatenate([known, none], axis=1)
     return joint if rows.gold is None else _clamped(joint, rows.gold)
+
+
+def _prior(found: Explanation, log_probs: Floats) -> Floats:
+    """P(truth = t | x) of a row of a known class."""
+    sure = np.exp(log_softmax(found.sharpness * log_probs))
+    return np.maximum((1 - found.slip) * sure + found.slip / log_probs.shape[1], LEAST)
 
 
 def _log_open(found: Explanation, rows: Rows, likely: Floats) -> Floats:
@@ -208,11 +221,15 @@ def _maximise(
     if rate:
         none = rows.evidence.none_votes
         rate = float((open_ @ none + 0.5) / (open_ @ rows.evidence.numbers + 1))
-    sharp = _sharpen(found.sharpness, rows.log_probs, known) if learns_sharpness else None
+    slipped = known * (found.slip / known.shape[1]) / _prior(found, rows.log_probs)
+    sharpness = found.sharpness
+    if learns_sharpness:
+        sharpness = _sharpen(sharpness, rows.log_probs, known - slipped)
     return replace(
         found,
         process=found.process.fitted(rows.evidence, known),
-        sharpness=found.sharpness if sharp is None else sharp,
+        sharpness=sharpness,
+        slip=float(np.clip(slipped.sum() / max(float(known.sum()), 1e-12), 0, 0.5)),
         open_weights=weights,
         classes=known.sum(axis=0) / max(float(known.sum()), 1e-12),
         none_rate=rate,

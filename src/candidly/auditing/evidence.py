@@ -17,8 +17,11 @@ from numpy.typing import NDArray
 
 from candidly.answers import Answers
 from candidly.blocks import row_blocks
+from candidly.cells import NO_CLASS_TEXT
 from candidly.checks import as_numpy
+from candidly.data.dataset import NO_CLASS, UNKNOWN
 from candidly.errors import InputError
+from candidly.labels import class_finder, is_missing, listed, shown_classes
 from candidly.probabilities import describe_row, show_row, sums_to_one
 from candidly.sets import CandidateSets
 
@@ -206,7 +209,7 @@ def read_outputs(
             "classes. A class that no set names must be in the class list too: "
             "CandidateSets(sets, classes=...)."
         )
-    certain = read_gold(gold, sets)
+    certain = None if gold is None else read_gold(gold, sets.classes, len(sets))
     if features is None:
         return Outputs(sets, values, logits is not None, None, answers, certain)
     features = _numbers(features, "features")
@@ -266,46 +269,72 @@ def read_answers(candidates: Any, answers: Any) -> tuple[CandidateSets, Answers 
     return sets, given
 
 
-def read_gold(gold: Any, sets: CandidateSets) -> NDArray[np.int64] | None:
-    """Read labels that are certain.
+def read_gold(gold: Any, classes: NDArray[Any], n: int) -> NDArray[np.int64]:
+    """Read labels that are certain as class indices.
 
     Parameters
     ----------
-    gold : sequence of length n, or None
-        Labels, "none of the classes", and None or NaN where nothing is certain.
-    sets : CandidateSets
+    gold : sequence of length n
+        A class label, "none of the classes", or None or NaN where the truth is not certain.
+    classes : array of shape (c,)
+        The class labels.
+    n : int
+        Number of rows.
 
     Returns
     -------
-    int array of shape (n,), or None
-        Class indices, -1 for none of the classes, -2 where nothing is certain; None if nothing is.
+    int array of shape (n,)
+        Class indices; NO_CLASS (-1) for none of the classes, UNKNOWN (-2) for not certain.
 
     Raises
     ------
     InputError
-        If a label is not a class, or the length differs.
+        If there is another number of them, or a label is not a class.
 
     Examples
     --------
-    >>> read_gold(["b", None], CandidateSets([["a"], ["b"]]))
-    array([ 1, -2])
+    >>> read_gold(["dog", None, "none of the classes"], np.array(["cat", "dog"]), 3)
+    array([ 1, -2, -1])
+    """
+    labels = list(listed(gold, "gold"))
+    if len(labels) != n:
+        raise InputError(f"gold has {len(labels)} entries, but there are {n} rows.")
+    find = class_finder(classes)
+    index = np.full(n, UNKNOWN, dtype=np.int64)
+    for row, value in enumerate(labels):
+        if is_missing(value):
+            continue
+        label = value.item() if isinstance(value, np.generic) else value
+        index[row] = NO_CLASS if label == NO_CLASS_TEXT else find(label)
+        if label != NO_CLASS_TEXT and index[row] < 0:
+            raise InputError(
+                f"gold, row {row}: {label!r} is not among the {shown_classes(classes)}. Expected "
+                f"a class, {NO_CLASS_TEXT!r}, or None where the truth is not certain."
+            )
+    return index
+
+
+def gold_labels(gold: NDArray[np.int64] | None, classes: NDArray[Any]) -> list[Any] | None:
+    """Give the labels that `read_gold` reads as these indices.
+
+    Parameters
+    ----------
+    gold : int array of shape (n,), or None
+    classes : array of shape (c,)
+
+    Returns
+    -------
+    list, or None
+
+    Examples
+    --------
+    >>> gold_labels(np.array([1, -2, -1]), np.array(["cat", "dog"]))
+    ['dog', None, 'none of the classes']
     """
     if gold is None:
         return None
-    column = np.empty((len(gold), 1), dtype=object)
-    column[:, 0] = [None if value is None or value != value else value for value in gold]  # noqa: PLR0124
-    if len(column) != len(sets):
-        raise InputError(
-            f"gold has {len(column)} labels: expected one for each of {len(sets)} rows."
-        )
-    certain = Answers(column, sets.classes, sep=None)
-    if (certain.sizes != 1).any():
-        row = int(certain.row[(certain.sizes != 1).argmax()])
-        raise InputError(f"gold, row {row}: {gold[row]!r} is not one label.")
-    found = np.full(len(sets), -2, dtype=np.int64)
-    label = certain.indices.astype(np.int64)
-    found[certain.row] = np.where(label == sets.n_classes, -1, label)
-    return found if len(certain.row) else None
+    words = {**dict(enumerate(classes.tolist())), NO_CLASS: NO_CLASS_TEXT, UNKNOWN: None}
+    return [words[index] for index in gold.tolist()]
 
 
 def _in_order(values: Any, classes: list[Any], name: str) -> Any:

@@ -264,7 +264,8 @@ class Audit:
             Consecutive rows.
         """
         if not isinstance(self.study, Census):
-            yield from blocks(self.outputs, self.judged.kinds)
+            for block in blocks(self.outputs, self.judged.kinds):
+                yield _with_gold(block, self.outputs.gold)
             return
         odds = _census_odds(self.study, self.rates)
         for rows in self.outputs.blocks():
@@ -427,6 +428,18 @@ def _suggested(truth: Floats, mask: NDArray[np.bool_], kinds: Floats) -> Floats:
     allowed = np.where(stays[:, None], mask, ~mask)
     label = np.where(allowed, truth[:, :-1], -1.0).argmax(axis=1)
     return np.stack([label, truth[np.arange(len(label)), label]], axis=1)
+
+
+def _with_gold(block: Block, gold: NDArray[np.int64] | None) -> Block:
+    """Make the posterior of rows whose truth is certain one-hot."""
+    if gold is None:
+        return block
+    truth = gold[block.rows]
+    certain = np.flatnonzero(truth >= -1)
+    block.posterior[certain] = 0
+    known = certain[truth[certain] >= 0]
+    block.posterior[known, truth[known]] = 1
+    return block
 
 
 def _settled(judged: Judged, outputs: Outputs) -> Judged:

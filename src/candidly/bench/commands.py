@@ -21,7 +21,7 @@ from candidly.checks import one_of
 from candidly.console.progress import duration
 from candidly.errors import InputError, TrainingError
 from candidly.kinds import KINDS
-from candidly.methods.ooc import warmup_epochs
+from candidly.methods.twins import warmup_epochs
 from candidly.storage.store import write_atomically
 from candidly.training.trainer import make_scheme
 

@@ -13,8 +13,8 @@ from candidly.bench.runner import RESULT, method_of, problem_of, run_job
 from candidly.bench.scales import SCALES
 from candidly.checks import one_of
 from candidly.kinds import KINDS
-from candidly.methods.ooc import warmup_epochs
 from candidly.methods.settings import parse_settings
+from candidly.methods.twins import warmup_epochs
 from candidly.storage.store import Run, read_json, write_json, writing
 
 SELECTING = ("ooc", "ooc, robust")

@@ -16,7 +16,8 @@ from candidly.errors import InputError
 from candidly.kinds import Rates
 from candidly.methods import METHODS
 from candidly.methods.base import defaults
-from candidly.methods.ooc import OOC, warmup_epochs
+from candidly.methods.ooc import OOC
+from candidly.methods.twins import warmup_epochs
 from candidly.training.trainer import make_scheme
 
 QS = (0.1, 0.3, 0.5)

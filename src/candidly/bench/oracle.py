@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from candidly.answers import Answers
 from candidly.kinds import Selection
 from candidly.methods.ooc import OOC
 
@@ -22,8 +23,14 @@ class Oracle(OOC):
         super().__init__(**settings)
         self.truth = selection
 
-    def setup(self, model: nn.Module, candidates: Tensor, rng: torch.Generator) -> None:
-        super().setup(model, candidates, rng)
+    def setup(
+        self,
+        model: nn.Module,
+        candidates: Tensor,
+        rng: torch.Generator,
+        answers: Answers | None = None,
+    ) -> None:
+        super().setup(model, candidates, rng, answers)
         self.groups = torch.stack(
             [torch.as_tensor(mask, device=candidates.device) for mask in self.truth]
         )

@@ -10,7 +10,7 @@ import typer
 from candidly.cli import heap
 from candidly.cli.options import Device, File, Json, examples, takes_reader_options
 from candidly.console.terminal import counted, echo, echo_json, say
-from candidly.errors import require_modules
+from candidly.errors import InputError, require_modules
 
 file_commands = typer.Typer()
 
@@ -23,7 +23,7 @@ NoRows = Annotated[
     typer.Option(
         "--no-rows",
         help="Leave rows and names of annotators out of report and findings, so that you can share "
-        "them. Do not share audit.csv, audit.parquet and run.json.",
+        "them, and write no probs.npz. Do not share audit.csv, audit.parquet and run.json.",
     ),
 ]
 PageOnly = Annotated[
@@ -41,6 +41,25 @@ FailAbove = Annotated[
         max=1,
         help="Exit with code 1 if the truth is outside the candidates in more than this share of "
         "the rows, by the low end of the interval.",
+    ),
+]
+
+PROCESSES = {
+    "auto": "what explains the data best",
+    "blind": "wrong candidates are random",
+    "confusion": "people mix up classes, all alike",
+    "annotators": "each person errs in their own way",
+    "union": "a set joins answers of unnamed people",
+    "inclusion": "wrong candidates follow the true class",
+}
+ProcessName = Annotated[
+    str,
+    typer.Option(
+        "--process",
+        metavar="|".join(PROCESSES),
+        # \b keeps the lines as they are.
+        help="How the candidates came about:\n\n\b\n"
+        + "\n".join(f"{name}: {meaning}" for name, meaning in PROCESSES.items()),
     ),
 ]
 
@@ -79,7 +98,13 @@ def fit(
     file: File,
     out: NewRun,
     reader: dict[str, Any],
-    method: Annotated[str, typer.Option(help="`candidly methods` lists them.")] = "ooc",
+    method: Annotated[
+        str,
+        typer.Option(
+            help="`candidly methods` lists them; auto: posterior if any row has at least two "
+            "answers, otherwise ooc."
+        ),
+    ] = "auto",
     preset: Annotated[
         str, typer.Option(help="Preset of the method's settings; auto: robust, if there is one.")
     ] = "auto",
@@ -100,6 +125,7 @@ def fit(
     folds: Annotated[
         int, typer.Option(min=2, help="Each row is judged by a net trained on the other folds.")
     ] = 5,
+    process: ProcessName = "auto",
     no_rows: NoRows = False,
     fail_above: FailAbove = None,
     as_json: Json = False,
@@ -112,7 +138,9 @@ def fit(
         method, preset, tuple(settings or ()), encoder, _epochs(epochs), seed, device, folds
     )
     with heap.keeping_freed_memory():
-        found = fit_file(file, out, reader=reader, training=training, rows=not no_rows)
+        found = fit_file(
+            file, out, reader=reader, training=training, process=process, rows=not no_rows
+        )
     _print_findings(out, found, as_json, fail_above)
 
 
@@ -144,6 +172,7 @@ def audit(
     ],
     out: NewRun,
     reader: dict[str, Any],
+    process: ProcessName = "auto",
     no_rows: NoRows = False,
     fail_above: FailAbove = None,
     as_json: Json = False,
@@ -155,22 +184,29 @@ def audit(
     """
     from candidly.workspace.jobs import audit_file
 
-    found = audit_file(file, probs, out, reader=reader, rows=not no_rows)
+    found = audit_file(file, probs, out, reader=reader, process=process, rows=not no_rows)
     _print_findings(out, found, as_json, fail_above)
 
 
 def _print_findings(
     out: Path, findings: dict[str, Any], as_json: bool, fail_above: float | None
 ) -> None:
-    """Print what was found; with `--fail-above`, the exit code says it too."""
+    """Print what was found; with `--fail-above`, the exit code says it too.
+
+    A gate that cannot be checked, since the model knows no more than chance, fails with code 2.
+    """
     from candidly.cli.summary import render_summary, summary
 
     if as_json:
         echo_json(summary(out, findings))
     else:
         say(render_summary(out, findings))
-    low = findings["shares"]["outside"]["low"] if findings["reliable"] else 0.0
-    if fail_above is not None and low > fail_above:
+    if fail_above is None:
+        return
+    if not findings["reliable"]:
+        raise InputError(f"--fail-above cannot be checked. {findings['explanation']}")
+    low = findings["shares"]["outside"]["low"]
+    if low > fail_above:
         echo(
             f"candidly: at least {low:.1%} of the rows have their truth outside their candidates, "
             f"more than {fail_above:.1%}.",
@@ -252,7 +288,8 @@ def export(
     """Write the input again with corrected candidate sets, in its own format.
 
     The input file is not changed. A row judged closed gets the suggested label; a row judged open
-    is left out. Tasks of Label Studio get the suggestion as a prediction with a score.
+    is left out. The columns consensus_label and consensus_probability have the most likely truth
+    of each row. Tasks of Label Studio get it as a prediction with a score.
     """
     from candidly.workspace.jobs import export_run
 

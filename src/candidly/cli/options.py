@@ -62,6 +62,14 @@ def _reader_options(
         str | None,
         typer.Option(metavar="NAME", help="Column of true labels, only used to evaluate."),
     ] = None,
+    gold: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help='Column of labels that are certain where it is not empty; "none of the classes" '
+            "is allowed.",
+        ),
+    ] = None,
     sep: Annotated[str, typer.Option(help="Separator between candidates.")] = "|",
     max_memory: Annotated[
         str | None,

@@ -18,6 +18,7 @@ LABELS = 20
 # Findings that only the report needs.
 REPORT_ONLY = ("points", "review", "history", "made")
 LISTS = ("suspects", "open_suspects")
+NO_VERDICTS = "The model knows no more than chance: nothing can be said about single rows."
 
 
 def summary(out: Path, findings: dict[str, Any]) -> dict[str, Any]:
@@ -50,7 +51,7 @@ def render_summary(out: Path, findings: dict[str, Any]) -> RenderableType:
     if findings["reliable"]:
         parts.append(_shares(findings))
     else:
-        parts.append(Text("  nothing can be said about single rows:", style="yellow"))
+        parts.append(Text(f"  {NO_VERDICTS}", style="yellow"))
     if outputs := findings["made"].get("Outputs"):
         parts.append(Text(f"  {printable(outputs)}"))
     parts += [Text(f"  {line}", style="yellow") for line in findings["notes"]]
@@ -162,7 +163,9 @@ def _annotators(entries: list[dict[str, Any]]) -> RenderableType:
 def _next_steps(out: Path, findings: dict[str, Any]) -> list[str]:
     verdicts = findings["verdicts"]
     lines = [f"look at            {out / 'report.html'}   (all rows: {out / 'audit.csv'})"]
-    if verdicts and (verdicts["closed"] or verdicts["open"]):
+    if not findings["reliable"]:
+        return lines
+    if verdicts["closed"] or verdicts["open"]:
         lines.append(f"corrected sets     candidly export {out} --out FILE")
     if findings["history"]:
         lines.append(

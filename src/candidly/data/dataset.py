@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,8 @@ class Options:
         Columns of candidates; empty for the default.
     id, annotator, truth : str or None
         Columns of names, of annotators and of true labels; None for the default.
+    gold : str or None
+        Column of labels that are certain where it is not empty; None if there is none.
     images, text : str or None
         Column of paths of images, or of text, if it is the input.
     features : tuple of str
@@ -66,6 +68,7 @@ class Options:
     truth: str | None = None
     sep: str | None = "|"
     max_memory: int | str | None = None
+    gold: str | None = None
 
     def __post_init__(self) -> None:
         if self.sep is not None and not self.sep:
@@ -220,6 +223,10 @@ class Dataset(Examples):
         Who answered what; the sets are the unions of the answers.
     truth : ndarray of int, of shape (n,), optional
         Class indices, NO_CLASS or UNKNOWN; only used to evaluate.
+    gold : ndarray of int, of shape (n,), optional
+        Labels that are certain, in the same form; used to train and to audit.
+    columns : tuple of str
+        Names of all columns of the file, if it is a table.
 
     See Also
     --------
@@ -241,6 +248,8 @@ class Dataset(Examples):
     scores: sparse.csr_array | None = None
     answers: Answers | None = None
     truth: NDArray[np.int64] | None = None
+    gold: NDArray[np.int64] | None = None
+    columns: tuple[str, ...] = ()
 
     def truth_labels(self) -> Iterator[Any]:
         """Give the truth of each row, if the file has it.
@@ -251,9 +260,36 @@ class Dataset(Examples):
             A label, "none of the classes", or None if unknown.
         """
         assert self.truth is not None
+        return self._labels_of(self.truth)
+
+    def gold_labels(self) -> Iterator[Any]:
+        """Give the label of each row that is certain, if the file has such labels.
+
+        Yields
+        ------
+        object
+            A label, "none of the classes", or None if nothing is certain.
+        """
+        assert self.gold is not None
+        return self._labels_of(self.gold)
+
+    def unseen_truth(self) -> NDArray[np.int64] | None:
+        """Give the truth of the rows that may be evaluated: gold rows are known to the model.
+
+        Returns
+        -------
+        ndarray of int, of shape (n,), or None
+            As `truth`, but UNKNOWN where the label is gold; None if nothing is left.
+        """
+        if self.truth is None or self.gold is None:
+            return self.truth
+        truth = np.where(self.gold == UNKNOWN, self.truth, UNKNOWN)
+        return truth if (truth != UNKNOWN).any() else None
+
+    def _labels_of(self, indices: NDArray[np.int64]) -> Iterator[Any]:
         words = dict(enumerate(self.sets.classes.tolist()))
         words |= {NO_CLASS: NO_CLASS_TEXT, UNKNOWN: None}
-        return (words[i] for i in self.truth.tolist())
+        return (words[i] for i in indices.tolist())
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,9 +306,13 @@ class Correction:
         The rows to write.
     scores : ndarray or None
         One number per row, for formats that can store it.
+    columns : dict
+        New columns by name, one value per row and None for missing ones, for formats that have
+        columns.
     """
 
     dataset: Dataset
     sets: CandidateSets
     keep: NDArray[np.bool_]
     scores: NDArray[Any] | None = None
+    columns: Mapping[str, Sequence[Any]] = field(default_factory=dict)

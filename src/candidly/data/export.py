@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from candidly.data.columns.corrected import joined
+from candidly.data.columns.corrected import free_names, joined
 from candidly.data.dataset import Correction, Dataset
 from candidly.data.formats.delimited import harmless, write_csv
 from candidly.data.formats.registry import FORMATS
@@ -16,7 +17,7 @@ from candidly.errors import InputError
 from candidly.sets import CandidateSets
 from candidly.storage.atomic import file_hash, write_atomically
 
-__all__ = ["harmless", "joined", "write_csv", "write_sets"]
+__all__ = ["free_names", "harmless", "joined", "write_csv", "write_sets"]
 
 
 def write_sets(
@@ -26,6 +27,7 @@ def write_sets(
     *,
     keep: NDArray[np.bool_] | None = None,
     scores: NDArray[Any] | None = None,
+    columns: Mapping[str, Sequence[Any]] | None = None,
 ) -> Path:
     """Write the file of a dataset again, with other candidate sets.
 
@@ -44,6 +46,9 @@ def write_sets(
         The rows to write; all by default.
     scores : ndarray, optional
         One number per row, for Label Studio's predictions.
+    columns : dict, optional
+        New columns by name, one value per row of the dataset, None for missing ones; for formats
+        that have columns. A name that the file has already gets a number, as `free_names` says.
 
     Returns
     -------
@@ -84,7 +89,9 @@ def write_sets(
     _refuse_overwriting(dataset, path)
     _refuse_changed_source(dataset)
     path.parent.mkdir(parents=True, exist_ok=True)
-    correction = Correction(dataset, sets, mask, scores)
+    names = free_names(columns or {}, dataset)
+    added = {names[name]: values for name, values in (columns or {}).items()}
+    correction = Correction(dataset, sets, mask, scores, added)
     write_atomically(path, lambda temporary: form.write(correction, temporary))
     return path
 

@@ -84,7 +84,8 @@ def collect_facts(dataset: Dataset) -> dict[str, Any]:
         "similar_names": similar_names(classes),
         "joined_names": joined_names(classes),
         "duplicates": _duplicates(dataset),
-        "truth": _truth(dataset),
+        "truth": _known(dataset, dataset.truth),
+        "gold": _known(dataset, dataset.gold),
         "notes": list(dataset.notes),
         "options": dataset.source.options,
     }
@@ -116,13 +117,13 @@ def _annotators(dataset: Dataset) -> list[dict[str, Any]]:
     return [{"name": name, "answers": count} for name, count in zip(names, given, strict=True)]
 
 
-def _truth(dataset: Dataset) -> dict[str, int] | None:
-    """Count the true labels that are known, lie outside their sets, and belong to no class."""
-    if dataset.truth is None:
+def _known(dataset: Dataset, labels: NDArray[np.int64] | None) -> dict[str, int] | None:
+    """Count true or gold labels: known, outside their sets, and of no class."""
+    if labels is None:
         return None
-    known = dataset.truth != UNKNOWN
-    no_class = dataset.truth == NO_CLASS
-    is_candidate = dataset.sets.contains(np.maximum(dataset.truth, -1))
+    known = labels != UNKNOWN
+    no_class = labels == NO_CLASS
+    is_candidate = dataset.sets.contains(np.maximum(labels, -1))
     return {
         "known": int(known.sum()),
         "outside": int((known & ~no_class & ~is_candidate).sum()),
@@ -311,12 +312,16 @@ def _command(facts: dict[str, Any], given: dict[str, Any]) -> str:
         for name, value in given.items()
         if value is not None and (name, value) != ("sep", "|")
     ]
-    options = [part for name, value in chosen for part in (f"--{name}", str(value))]
+    options = [part for name, value in chosen for part in (_flag(name), str(value))]
     if facts["inputs"]["kind"] == "none":
         command = ["audit", facts["file"], *options, "--probs", "P"]
     else:
         command = ["fit", facts["file"], *options]
     return printable(shlex.join(["candidly", *command, "--out", "run"]))
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _bars(counts: dict[str, int], n: int) -> RenderableType:
@@ -331,6 +336,7 @@ def _summary(facts: dict[str, Any]) -> list[str]:
     inputs = facts["inputs"]
     options = facts["options"]
     truth = facts["truth"]
+    gold = facts["gold"]
     columns = [printable(name) for name in inputs["columns"][:8]]
     rest = len(inputs["columns"]) - len(columns)
     more = f" and {rest} more" if rest else ""
@@ -349,6 +355,11 @@ def _summary(facts: dict[str, Any]) -> list[str]:
         lines.append(
             f"truth       known of {counted(truth['known'], 'row')}: {truth['outside']:,} outside "
             f"their sets, {truth['no_class']:,} of no class (only used to evaluate)"
+        )
+    if gold is not None:
+        lines.append(
+            f"gold        {counted(gold['known'], 'row')}: {gold['outside']:,} outside their sets, "
+            f"{gold['no_class']:,} of no class (taken as certain, not evaluated)"
         )
     return lines
 

@@ -23,7 +23,7 @@ class Reading(TypedDict, total=False):
     ----------
     labels, features : str, sequence of str or None
         Columns of candidates and of features.
-    id, images, text, annotator, truth : str or None
+    id, images, text, annotator, truth, gold : str or None
         One column each.
     classes : str, Path, sequence or None
         The class list, or a file of it.
@@ -41,6 +41,7 @@ class Reading(TypedDict, total=False):
     classes: str | Path | Sequence[Any] | None
     annotator: str | None
     truth: str | None
+    gold: str | None
     sep: str | None
     max_memory: int | str | None
 
@@ -72,6 +73,9 @@ def read_file(path: str | Path, **options: Unpack[Reading]) -> Dataset:
         Column of annotators; several rows may then have one id.
     truth : str, optional
         Column of true labels, by default `label`. Only used to evaluate.
+    gold : str, optional
+        Column of labels that are certain where it is not empty: a class, or "none of the classes".
+        They train and audit; such rows are not evaluated.
     sep : str, default "|"
         Separator between candidates of a cell.
     max_memory : int or str, optional

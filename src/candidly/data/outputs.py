@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zipfile
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,11 +20,16 @@ from candidly.data.formats.base import TableFormat
 from candidly.data.formats.registry import find_format
 from candidly.data.guard import is_number, refuse_larger_than_memory, to_float32
 from candidly.errors import InputError
-from candidly.probabilities import TOLERANCE, are_probabilities, describe_row
+from candidly.probabilities import TOLERANCE, are_probabilities, describe_row, sums_to_one
+from candidly.storage.atomic import write_atomically
 
 # If this share of the rows are probabilities, the others are mistakes.
 NEARLY_ALL = 0.9
 SHOWN_NAMES = 8
+# Bytes that probabilities of a run may take; beyond, only the most likely classes are kept.
+MAX_BYTES = 10**9
+# Shape, type, and the blocks of rows of an array.
+Member = tuple[tuple[int, ...], np.dtype[Any], Iterable[NDArray[Any]]]
 
 
 @dataclass(frozen=True)
@@ -43,7 +50,8 @@ def read_outputs_file(path: str | Path, dataset: Dataset) -> tuple[NDArray[Any],
     ----------
     path : str or Path
         - .npy: an array, which is memory-mapped and never copied as a whole.
-        - .npz: `probs` or `logits`, or one array of any name; optionally `classes` and `id`.
+        - .npz: `probs` or `logits`, or one array of any name; optionally `classes`, and `id` or
+          `ids`. RUN/probs.npz is such a file.
         - CSV, Parquet, Arrow and other tables: one column per class, by name. With a column `id`
           the rows may be in any order.
     dataset : Dataset
@@ -104,8 +112,15 @@ def _map_npy(path: Path) -> NDArray[Any]:
 
 def _from_npz(path: Path) -> OutputsFile:
     arrays = load_npz(path)
+    if {"labels", "probs"} <= arrays.keys():
+        raise InputError(
+            f"{path} holds the {arrays['probs'].shape[-1]} most likely classes of each row only: "
+            "expected probabilities of all classes. Save those of your model by "
+            "np.savez(..., probs=...)."
+        )
     classes = arrays.pop("classes").tolist() if "classes" in arrays else None
-    ids = arrays.pop("id").tolist() if "id" in arrays else None
+    id_name = next((name for name in ("id", "ids") if name in arrays), None)
+    ids = None if id_name is None else arrays.pop(id_name).tolist()
     named = [name for name in ("probs", "logits") if name in arrays]
     if len(named) == 1:
         return OutputsFile(path, arrays[named[0]], classes, ids, named[0] == "logits")
@@ -265,3 +280,120 @@ def _refuse_not_finite(found: OutputsFile, values: NDArray[np.float64], start: i
             f"{found.path}, row {start + row + 1} (counting from 1), column {name}: "
             f"{values[row, column]} is not a finite float32."
         )
+
+
+# ---- writing
+
+
+def write_probabilities(
+    path: Path,
+    probs: Callable[[slice], NDArray[Any]],
+    classes: Sequence[Any],
+    ids: Sequence[Any],
+) -> str | None:
+    """Write probabilities for the rows of a file, so that `read_outputs_file` reads them back.
+
+    They are read and written in blocks.
+
+    Parameters
+    ----------
+    path : Path
+        The NPZ file to write: `probs` (n, c) in half precision, `classes` and `ids` as text.
+    probs : callable
+        Returns the probabilities of some rows, of shape (b, c).
+    classes : sequence of length c
+    ids : sequence of length n
+
+    Returns
+    -------
+    str or None
+        What was left out: if `probs` would take more than `MAX_BYTES`, only the most likely classes
+        of each row are written, `labels` and `probs` of shape (n, k). Ids that would take more
+        than that are left out.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> table = np.array([[0.25, 0.75], [1.0, 0.0]])
+    >>> with TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "probs.npz"
+    ...     write_probabilities(path, lambda rows: table[rows], ["cat", "dog"], ["a", "b"])
+    ...     arrays = load_npz(path)
+    >>> arrays["probs"].tolist(), arrays["classes"].tolist(), arrays["ids"].tolist()
+    ([[0.25, 0.75], [1.0, 0.0]], ['cat', 'dog'], ['a', 'b'])
+    """
+    n, c = len(ids), len(classes)
+    kept = c if 2 * n * c <= MAX_BYTES else _most_classes(n, c)
+    names = np.array([str(label) for label in classes], dtype=np.str_)
+    texts = {"classes": names} | _as_texts(ids)
+    remarks = [] if "ids" in texts else ["has no ids, which are too long: rows are in order"]
+    if kept == c:
+        kind = _smallest_kind(probs, n, c)
+        blocks = (probs(rows) for rows in row_blocks(n, c))
+        members: dict[str, Member] = {"probs": ((n, c), kind, blocks)}
+    else:
+        members = _most_likely(probs, n, c, kept)
+        remarks.append(f"holds the {kept:,} most likely of {c:,} classes per row, to save space")
+    write_atomically(path, lambda temporary: _write_npz(temporary, members, texts))
+    return f"{path.name} {' and '.join(remarks)}." if remarks else None
+
+
+def _as_texts(ids: Sequence[Any]) -> dict[str, NDArray[np.str_]]:
+    """Return the ids as an array of text, unless a long one makes it too large."""
+    names = [str(name) for name in ids]
+    longest = max(map(len, names), default=0)
+    return {"ids": np.array(names, dtype=np.str_)} if 4 * longest * len(names) <= MAX_BYTES else {}
+
+
+def _smallest_kind(probs: Callable[[slice], NDArray[Any]], n: int, c: int) -> np.dtype[Any]:
+    """Choose half precision, or single if rounding would move the sum of a row too far from 1."""
+    half = np.dtype(np.float16)
+    for rows in row_blocks(n, c):
+        if not sums_to_one(probs(rows).astype(half).sum(axis=1, dtype=np.float64)).all():
+            return np.dtype(np.float32)
+    return half
+
+
+def _label_kind(c: int) -> np.dtype[Any]:
+    return np.dtype(np.int16 if c <= np.iinfo(np.int16).max else np.int32)
+
+
+def _most_classes(n: int, c: int) -> int:
+    """Count the classes per row that fit into `MAX_BYTES`."""
+    per_entry = 2 + _label_kind(c).itemsize
+    return min(max(MAX_BYTES // (per_entry * n), 1), c - 1)
+
+
+def _most_likely(
+    probs: Callable[[slice], NDArray[Any]], n: int, c: int, kept: int
+) -> dict[str, Member]:
+    """Return `labels` and `probs` of the most likely classes, the best first."""
+
+    def best(rows: slice) -> tuple[NDArray[Any], NDArray[Any]]:
+        values = probs(rows)
+        top = np.argpartition(-values, kept - 1, axis=1)[:, :kept]
+        order = np.argsort(-np.take_along_axis(values, top, axis=1), axis=1, kind="stable")
+        top = np.take_along_axis(top, order, axis=1)
+        return top, np.take_along_axis(values, top, axis=1)
+
+    blocks = list(row_blocks(n, c))
+    labels = (best(rows)[0] for rows in blocks)
+    values = (best(rows)[1] for rows in blocks)
+    return {
+        "labels": ((n, kept), _label_kind(c), labels),
+        "probs": ((n, kept), np.dtype(np.float16), values),
+    }
+
+
+def _write_npz(path: Path, members: dict[str, Member], texts: dict[str, NDArray[np.str_]]) -> None:
+    """Write arrays block by block, so that none is held as a whole."""
+    whole: dict[str, Member] = {
+        name: (array.shape, array.dtype, iter([array])) for name, array in texts.items()
+    }
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for name, (shape, kind, blocks) in (members | whole).items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                header = {"descr": kind.str, "fortran_order": False, "shape": shape}
+                np.lib.format.write_array_header_1_0(file, header)
+                for block in blocks:
+                    file.write(np.ascontiguousarray(block, dtype=kind).tobytes())

@@ -13,9 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from candidly.answers import Answers
 from candidly.blocks import row_blocks
 from candidly.kinds import Rates, Selection
 from candidly.scores import uniform_targets
@@ -85,6 +88,9 @@ class Method(nn.Module, ABC):
         All settings, defaults included. Set before `__init__` runs.
     epochs : int
         Length of the training. Set by the trainer before `setup`.
+    gold : int array of shape (n,) or None
+        What is certain: a class index, -1 for none of the classes, -2 for unknown. Set by the
+        trainer before `setup`; None if nothing is. Methods may ignore it.
     row_names : tuple of str
         Names of the per-example state, registered by `rows`.
     candidates : Bits or None
@@ -121,12 +127,19 @@ class Method(nn.Module, ABC):
     views: tuple[str, ...] | None = None
     settings: dict[str, Any]
     epochs: int = 1
+    gold: NDArray[np.int64] | None = None
     row_names: tuple[str, ...] = ()
     candidates: Bits | None = None
     warming: bool = False
     scores: tuple[Tensor, Tensor] | None = None
 
-    def setup(self, model: nn.Module, candidates: Tensor, rng: torch.Generator) -> None:
+    def setup(
+        self,
+        model: nn.Module,
+        candidates: Tensor,
+        rng: torch.Generator,
+        answers: Answers | None = None,
+    ) -> None:
         """Create state, once before the training; the default creates none.
 
         Use `rows` for one row per example, buffers for other state, and submodules for heads.
@@ -139,6 +152,9 @@ class Method(nn.Module, ABC):
             The candidate sets of all training examples, on the same device.
         rng : torch.Generator
             On the CPU; seeded by the seed of the training.
+        answers : Answers, optional
+            Who answered what, over the same rows and classes, on the CPU; None if only the sets
+            are known. A method that does not take this argument learns from the sets alone.
         """
 
     def epoch_start(self, epoch: int, predict_all: Callable[[], Tensor]) -> None:
@@ -285,6 +301,27 @@ def check_settings(method: type[Method]) -> None:
     required = [p.name for p in parameters if p.default is p.empty and p.kind not in several]
     if required:
         raise ValueError(f"its settings {', '.join(required)} have no default")
+
+
+def takes_answers(method: Method) -> bool:
+    """Say whether `setup` takes the argument `answers`; methods of older packages do not.
+
+    Parameters
+    ----------
+    method : Method
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> from candidly.methods import METHODS
+    >>> takes_answers(METHODS["cc"]())
+    True
+    """
+    parameters = inspect.signature(method.setup).parameters
+    return "answers" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 def _positional_names(method: type[Method]) -> list[str]:

@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from candidly.answers import Answers
 from candidly.losses import soft_ce
 from candidly.methods.base import Batch, Method, forward_views, uniform_confidence
 
@@ -28,7 +29,13 @@ class CAVL(Method):
         super().__init__()
         self.official_mask = official_mask
 
-    def setup(self, model: nn.Module, candidates: Tensor, rng: torch.Generator) -> None:
+    def setup(
+        self,
+        model: nn.Module,
+        candidates: Tensor,
+        rng: torch.Generator,
+        answers: Answers | None = None,
+    ) -> None:
         self.rows("confidence", uniform_confidence(candidates))
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:

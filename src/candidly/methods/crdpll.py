@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from candidly.answers import Answers
 from candidly.checks import number, one_of
 from candidly.losses import kl, negative_ce
 from candidly.methods.base import Batch, Method, forward_views, uniform_confidence
@@ -30,7 +31,13 @@ class CRDPLL(Method):
         self.ramp = number(ramp, "ramp", 0, 1)
         self.views = ("weak", "strong", "strong") if augmentation == "own" else ("weak",) * 3
 
-    def setup(self, model: nn.Module, candidates: Tensor, rng: torch.Generator) -> None:
+    def setup(
+        self,
+        model: nn.Module,
+        candidates: Tensor,
+        rng: torch.Generator,
+        answers: Answers | None = None,
+    ) -> None:
         self.rows("confidence", uniform_confidence(candidates))
 
     def epoch_start(self, epoch: int, predict_all: Callable[[], Tensor]) -> None:

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from candidly.answers import Answers
 from candidly.checks import number
 from candidly.losses import leveraged
 from candidly.methods.base import Batch, Method, forward_views, mean_softmax, state_dtype
@@ -27,7 +28,13 @@ class LWS(Method):
         super().__init__()
         self.leverage = number(leverage, "leverage", 0)
 
-    def setup(self, model: nn.Module, candidates: Tensor, rng: torch.Generator) -> None:
+    def setup(
+        self,
+        model: nn.Module,
+        candidates: Tensor,
+        rng: torch.Generator,
+        answers: Answers | None = None,
+    ) -> None:
         shape = candidates.shape
         dtype = state_dtype(shape)
         self.rows("weights", torch.full(shape, 1 / shape[1], dtype=dtype, device=candidates.device))

@@ -14,15 +14,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from candidly.auditing.rates import FEW
+from candidly.answers import Answers
 from candidly.auditing.verdicts import estimate_rates
 from candidly.checks import number, one_of
 from candidly.errors import InputError
 from candidly.kinds import Rates, Selection
 from candidly.losses import soft_ce
 from candidly.methods.base import Batch, forward_views, mean_softmax, state_dtype
-from candidly.methods.proden import PRODEN
-from candidly.methods.twins import Twins
+from candidly.methods.twins import WithTwins, warmup_epochs
 from candidly.scores import LOSSES, OPEN_SCORES, disambiguate, random_targets, uniform_targets
 from candidly.selection import MovingEnsemble, score_blocks, select
 from candidly.tensors.bits import Bits
@@ -30,7 +29,7 @@ from candidly.tensors.bits import Bits
 NO_OOC = Rates(closed=0.0, open=0.0)
 
 
-class OOC(PRODEN):
+class OOC(WithTwins):
     """Selection of normal, closed-set and open-set examples, and learning from all three.
 
     Parameters
@@ -88,19 +87,11 @@ class OOC(PRODEN):
         "w/o RLD": {"reverse": False},
         "discard": {"alpha": 0.0, "beta": 0.0, "overlap": False},
     }
-    # Fewer rows say nothing about rates
-    FEW: ClassVar[int] = FEW
-    # How often estimated rates are renewed, each time after as many epochs as the warm-up has
-    REFRESHES: ClassVar[int] = 1
     candidates: Bits
     # (n, c): average of the ensemble
     average: Tensor
     # (3, n): the selection, a buffer so that checkpoints contain it
     groups: Tensor
-    # With estimated rates only. (n, c): mean logits of the twins that did not train on the row
-    unseen: Tensor
-    # (2,): the estimated rates
-    shares: Tensor
 
     def __init__(
         self,
@@ -142,8 +133,14 @@ class OOC(PRODEN):
         self.reverse = reverse
         self.randomise = randomise
 
-    def setup(self, model: nn.Module, candidates: Tensor, rng: torch.Generator) -> None:
-        super().setup(model, candidates, rng)
+    def setup(
+        self,
+        model: nn.Module,
+        candidates: Tensor,
+        rng: torch.Generator,
+        answers: Answers | None = None,
+    ) -> None:
+        super().setup(model, candidates, rng, answers)
         self.candidates = Bits(candidates)
         self.warmup_epochs = warmup_epochs(self.warmup, self.epochs)
         self.ramp_epochs = int(self.ramp * max(0, self.epochs - self.warmup_epochs) + 0.5)
@@ -155,17 +152,12 @@ class OOC(PRODEN):
         groups = torch.zeros(3, n, dtype=torch.bool, device=candidates.device)
         self.register_buffer("groups", groups)
         if self.given == "auto":
-            self.warmup_epochs = max(1, self.warmup_epochs)
-            self.twin_epochs = (1 + self.REFRESHES) * self.warmup_epochs
-            self.twins = Twins(model, n, rng)
-            self.rows("unseen", torch.zeros_like(state))
-            shares = torch.zeros(2, dtype=torch.float64, device=candidates.device)
-            self.register_buffer("shares", shares)
+            self.add_twins(model, candidates, rng)
 
     @property
     def rates(self) -> Rates:
         """The given shares, or the last estimate."""
-        return self.given if isinstance(self.given, Rates) else Rates(*self.shares.tolist())
+        return self.given if isinstance(self.given, Rates) else super().rates
 
     def report(self) -> dict[str, float]:
         estimated = self.given == "auto" and self.selection is not None and not self.warming
@@ -187,7 +179,7 @@ class OOC(PRODEN):
         if not self.disambiguation or (epoch == 0 and self.warming):
             return  # without LD the selection is not used; an untrained model says nothing
         output = predict_all()  # lines 4 and 8: the output of all examples after the last epoch
-        if self.given == "auto" and epoch % self.warmup_epochs == 0 and epoch <= self.twin_epochs:
+        if self.given == "auto" and self.due:
             self.estimate()
         self.scores = score_blocks(
             lambda rows: self.move_ensemble(rows, output[rows]),
@@ -228,7 +220,7 @@ class OOC(PRODEN):
         candidates = self.candidates[:]
         if len(candidates) >= self.FEW and not candidates.all():
             found = estimate_rates(candidates.cpu().numpy(), logits=self.unseen.cpu().numpy())
-            self.shares.copy_(torch.tensor([found.closed, found.open], dtype=torch.float64))
+            self.store_rates(found.closed, found.open)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         if not self.disambiguation:
@@ -247,16 +239,8 @@ class OOC(PRODEN):
         targets = normal * of_normal + closed * of_closed + open_ * of_open
         weights = normal + self.alpha * closed + self.beta * open_
         losses = soft_ce(logits, weights * targets).mean(0)  # line 14, Eq. (9)
-        learning = self.given == "auto" and self.epoch < self.twin_epochs
+        learning = self.given == "auto" and self.learning
         return losses + self.train_twins(batch) if learning else losses
-
-    def train_twins(self, batch: Batch) -> Tensor:
-        """Compute a loss of value 0 with their gradients; store their outputs for unseen rows."""
-        losses, outputs = self.twins(batch)
-        epoch = self.epoch % self.warmup_epochs + 1
-        mean = self.ensemble.warm(self.unseen[batch.index], outputs, epoch, self.warmup_epochs)
-        self.unseen[batch.index] = mean.to(self.unseen)
-        return losses - losses.detach()
 
     def random_targets(self, batch: Batch) -> Tensor:
         """Draw random candidate sets as targets."""
@@ -265,25 +249,3 @@ class OOC(PRODEN):
         else:
             allowed = torch.ones_like(batch.candidates)
         return random_targets(batch.uniform(allowed.shape[1]), allowed)
-
-
-def warmup_epochs(warmup: float, epochs: int) -> int:
-    """Compute the length of the warm-up in epochs.
-
-    Parameters
-    ----------
-    warmup : float
-        Epochs, or a share of the training if below 1.
-    epochs : int
-        Length of the training.
-
-    Returns
-    -------
-    int
-
-    Examples
-    --------
-    >>> warmup_epochs(0.1, 300), warmup_epochs(5, 300)
-    (30, 5)
-    """
-    return int(warmup * epochs + 0.5) if warmup < 1 else int(warmup)

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from candidly.answers import Answers
 from candidly.checks import number, one_of, whole
 from candidly.losses import Partition, soft_ce, supcon
 from candidly.methods.base import Batch, Method, uniform_confidence
@@ -75,7 +76,13 @@ class PiCO(Method):
         self.queue_size = whole(queue_size, "queue_size", 1)
         self.width = whole(width, "width", 1)
 
-    def setup(self, model: nn.Module, candidates: Tensor, rng: torch.Generator) -> None:
+    def setup(
+        self,
+        model: nn.Module,
+        candidates: Tensor,
+        rng: torch.Generator,
+        answers: Answers | None = None,
+    ) -> None:
         device = candidates.device
         n_classes = candidates.shape[1]
         d = feature_width(model, n_classes)

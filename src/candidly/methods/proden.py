@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from candidly.answers import Answers
 from candidly.losses import soft_ce
 from candidly.methods.base import Batch, Method, forward_views, mean_softmax, uniform_confidence
 from candidly.scores import disambiguate
@@ -13,7 +14,13 @@ class PRODEN(Method):
 
     confidence: Tensor
 
-    def setup(self, model: nn.Module, candidates: Tensor, rng: torch.Generator) -> None:
+    def setup(
+        self,
+        model: nn.Module,
+        candidates: Tensor,
+        rng: torch.Generator,
+        answers: Answers | None = None,
+    ) -> None:
         self.rows("confidence", uniform_confidence(candidates))
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:

@@ -14,6 +14,7 @@ from candidly.methods.crdpll import CRDPLL
 from candidly.methods.lws import LWS
 from candidly.methods.ooc import OOC
 from candidly.methods.pico import PiCO
+from candidly.methods.posterior import Posterior
 from candidly.methods.proden import PRODEN
 from candidly.plugins import load_plugins
 
@@ -26,6 +27,7 @@ METHODS: dict[str, type[Method]] = {
     "cavl": CAVL,
     "pico": PiCO,
     "crdpll": CRDPLL,
+    "posterior": Posterior,
 }
 
 

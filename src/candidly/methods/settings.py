@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
+from candidly.answers import Answers
 from candidly.checks import one_of
 from candidly.errors import InputError
 from candidly.kinds import Rates
 from candidly.methods import METHODS
 from candidly.methods.base import Method, defaults
 
+# The name that leaves the choice to `choose_method`, and what it chooses from
+AUTO = "auto"
+AUTO_METHODS = ("ooc", "posterior")
 # Types that are made from text
 SCALARS = (bool, int, float, str)
 WORDS = {
@@ -23,6 +29,39 @@ WORDS = {
     "off": False,
     "0": False,
 }
+
+
+def choose_method(name: str, answers: Answers | None = None) -> str:
+    """Choose the method if its name is "auto": `posterior` if any row has two answers, else `ooc`.
+
+    Parameters
+    ----------
+    name : str
+        A name of `METHODS`, or "auto".
+    answers : Answers, optional
+        Who answered what.
+
+    Returns
+    -------
+    str
+        A name of `METHODS`.
+
+    Raises
+    ------
+    InputError
+        If the name is unknown.
+
+    Examples
+    --------
+    >>> choose_method("auto"), choose_method("cc")
+    ('ooc', 'cc')
+    >>> choose_method("auto", Answers([["cat", "dog"], ["dog", None]]))
+    'posterior'
+    """
+    if name != AUTO:
+        return one_of(name, METHODS, "method")
+    several = answers is not None and np.bincount(answers.row, answers.counts, 1).max() > 1
+    return "posterior" if several else "ooc"
 
 
 def make_method(

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import copy
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from candidly.losses import cc
-from candidly.methods.base import Batch
+from candidly.auditing.rates import FEW
+from candidly.kinds import Rates
+from candidly.losses import cc, soft_ce
+from candidly.methods.base import Batch, state_dtype
+from candidly.methods.proden import PRODEN
+from candidly.selection import MovingEnsemble
 
 
 class Twins(nn.Module):
@@ -35,8 +40,14 @@ class Twins(nn.Module):
         self.second = copy.deepcopy(model)
         self.register_buffer("side", torch.rand(rows, generator=rng) < 0.5)
 
-    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def forward(self, batch: Batch, targets: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Compute the losses of the twins that train on the rows, and the logits of the others.
+
+        Parameters
+        ----------
+        batch : Batch
+        targets : tensor (b, c), optional
+            Soft targets; by default the twins learn from the candidates.
 
         Returns
         -------
@@ -47,5 +58,85 @@ class Twins(nn.Module):
         first = self.first(batch.views[0])
         second = self.second(batch.views[0])
         side = self.side[batch.index, None]
-        losses = cc(torch.where(side, first, second), batch.candidates)
+        seen = torch.where(side, first, second)
+        losses = cc(seen, batch.candidates) if targets is None else soft_ce(seen, targets)
         return losses, torch.where(side, second, first).detach()
+
+
+class WithTwins(PRODEN):
+    """PRODEN with twins, for methods that judge the rows by outputs of nets that did not see them.
+
+    A subclass calls `add_twins` in `setup`, sets `epoch` in `epoch_start`, judges when `due`, and
+    adds `train_twins` to its losses while `learning`.
+    """
+
+    # Fewer rows say nothing about rates
+    FEW: ClassVar[int] = FEW
+    # How often rows are judged again, each time after as many epochs as the warm-up has
+    REFRESHES: ClassVar[int] = 1
+    ensemble: MovingEnsemble
+    epoch: int
+    warmup_epochs: int
+    # (n, c): mean logits of the twins that did not train on the row
+    unseen: Tensor
+    # (2,): the estimated shares of closed-set and open-set examples
+    shares: Tensor
+
+    def add_twins(self, model: nn.Module, candidates: Tensor, rng: torch.Generator) -> None:
+        """Create the twins and what is stored of them; the warm-up has at least one epoch."""
+        shape = candidates.shape
+        device = candidates.device
+        self.warmup_epochs = max(1, self.warmup_epochs)
+        self.twin_epochs = (1 + self.REFRESHES) * self.warmup_epochs
+        self.twins = Twins(model, len(candidates), rng)
+        self.rows("unseen", torch.zeros(shape, dtype=state_dtype(shape), device=device))
+        self.register_buffer("shares", torch.zeros(2, dtype=torch.float64, device=device))
+
+    @property
+    def learning(self) -> bool:
+        """Whether the twins train in this epoch."""
+        return self.epoch < self.twin_epochs
+
+    @property
+    def due(self) -> bool:
+        """Whether rows are to be judged before this epoch."""
+        return 0 < self.epoch <= self.twin_epochs and self.epoch % self.warmup_epochs == 0
+
+    def train_twins(self, batch: Batch, targets: Tensor | None = None) -> Tensor:
+        """Compute a loss of value 0 with their gradients; store their outputs for unseen rows."""
+        losses, outputs = self.twins(batch, targets)
+        epoch = self.epoch % self.warmup_epochs + 1
+        mean = self.ensemble.warm(self.unseen[batch.index], outputs, epoch, self.warmup_epochs)
+        self.unseen[batch.index] = mean.to(self.unseen)
+        return losses - losses.detach()
+
+    def store_rates(self, closed: float, open_: float) -> None:
+        """Store estimated shares, so that checkpoints contain them."""
+        self.shares.copy_(torch.tensor([closed, open_], dtype=torch.float64))
+
+    @property
+    def rates(self) -> Rates:
+        """The last estimate."""
+        return Rates(*self.shares.tolist())
+
+
+def warmup_epochs(warmup: float, epochs: int) -> int:
+    """Compute the length of the warm-up in epochs.
+
+    Parameters
+    ----------
+    warmup : float
+        Epochs, or a share of the training if below 1.
+    epochs : int
+        Length of the training.
+
+    Returns
+    -------
+    int
+
+    Examples
+    --------
+    >>> warmup_epochs(0.1, 300), warmup_epochs(5, 300)
+    (30, 5)
+    """
+    return int(warmup * epochs + 0.5) if warmup < 1 else int(warmup)

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from candidly.data.dataset import UNKNOWN
 from candidly.errors import InputError, TrainingError
 from candidly.kinds import Truth
 from candidly.methods.base import Method
@@ -72,6 +74,37 @@ def as_sets(candidates: Any) -> CandidateSets:
     2
     """
     return candidates if isinstance(candidates, CandidateSets) else CandidateSets(candidates)
+
+
+def check_gold(gold: Any, n: int, n_classes: int) -> NDArray[np.int64]:
+    """Give what is certain as class indices, after a check.
+
+    Parameters
+    ----------
+    gold : int array of shape (n,)
+        Class indices; -1 for none of the classes, -2 for unknown.
+    n, n_classes : int
+        Numbers of rows and of classes.
+
+    Returns
+    -------
+    int array of shape (n,)
+
+    Raises
+    ------
+    InputError
+        If they are not one such number per row.
+    """
+    index = np.asarray(gold)
+    if index.shape != (n,) or index.dtype.kind not in "iu":
+        raise InputError(
+            f"gold is {index.dtype} of shape {index.shape}: expected {n} class indices, -1 for "
+            "none of the classes, -2 for unknown."
+        )
+    if (wrong := (index < UNKNOWN) | (index >= n_classes)).any():
+        row = int(wrong.argmax())
+        raise InputError(f"gold, row {row}: {index[row]} is not in -2..{n_classes - 1}.")
+    return index.astype(np.int64)
 
 
 def as_method(method: Method | str) -> Method:

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.exceptions import DataConversionWarning
@@ -20,6 +21,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
+from candidly.answers import Answers
+from candidly.auditing.evidence import gold_labels, read_answers, read_gold
 from candidly.auditing.verdicts import Audit
 from candidly.blocks import row_blocks
 from candidly.checks import number, one_of, whole
@@ -29,7 +32,7 @@ from candidly.kinds import Rates, Selection
 from candidly.labels import label_array
 from candidly.methods import METHODS, Method
 from candidly.methods.base import defaults
-from candidly.methods.settings import make_method
+from candidly.methods.settings import AUTO, AUTO_METHODS, choose_method, make_method
 from candidly.scores import energy
 from candidly.sets import CandidateSets
 from candidly.storage.store import (
@@ -52,8 +55,8 @@ if TYPE_CHECKING:
 NOTE = "estimator.json"
 MODEL_FILES = ("model/model.json", "model/model.safetensors")
 # Fitted attributes that the note holds.
-SAVED_ATTRIBUTES = ("rates_", "reach_", "n_features_in_", "feature_names_in_")
-# Warm-up of `ooc` as a share of the training: its own default, a tenth, is for hundreds of epochs.
+SAVED_ATTRIBUTES = ("method_", "rates_", "reach_", "n_features_in_", "feature_names_in_")
+# Warm-up as a share of the training: a tenth, the default of `ooc`, is for hundreds of epochs.
 WARMUP = 0.3
 # epochs="auto" trains this many steps, but no longer than this many epochs: a longer training
 # learns wrong sets by heart.
@@ -64,6 +67,41 @@ PIXEL_BATCH = 32  # with few images, larger batches give too few steps
 CALIBRATION_FOLDS = 5
 
 
+class Labels(NamedTuple):
+    """What is known of the truth of n rows, and the method that learns from it.
+
+    Attributes
+    ----------
+    sets : CandidateSets
+    answers : Answers or None
+        Over the classes of the sets.
+    gold : int array of shape (n,) or None
+        Class indices; -1 for none of the classes, -2 for unknown.
+    method : str
+        A name of `METHODS`.
+    """
+
+    sets: CandidateSets
+    answers: Answers | None
+    gold: NDArray[np.int64] | None
+    method: str
+
+    def take(self, rows: NDArray[np.bool_]) -> Labels:
+        """Give what is known of some rows.
+
+        Parameters
+        ----------
+        rows : bool array of shape (n,)
+
+        Returns
+        -------
+        Labels
+        """
+        answers = None if self.answers is None else self.answers[rows]
+        gold = None if self.gold is None else self.gold[rows]
+        return Labels(self.sets[rows], answers, gold, self.method)
+
+
 class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
     """Classifier that learns from candidate labels, even when the truth is not among them.
 
@@ -71,10 +109,11 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
 
     Parameters
     ----------
-    method : str, default="ooc"
-        One of `candidly.methods.METHODS`. Its own settings are further arguments, as in
+    method : str, default="auto"
+        One of `candidly.methods.METHODS`. "auto" is `posterior` if any row has at least two
+        answers, otherwise `ooc`. Its own settings are further arguments, as in
         ``PartialLabelClassifier("ooc", alpha=0.5)``, and parameter names for `GridSearchCV`.
-        `ooc` warms up for 0.3 of the training unless `warmup` is given.
+        `ooc` and `posterior` warm up for 0.3 of the training unless `warmup` is given.
     preset : str or None, default="auto"
         Preset of the method's settings. "auto" is `robust`, if the method has it.
     rates : Rates or "auto", default="auto"
@@ -107,6 +146,8 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
     ----------
     classes_ : ndarray of shape (c,)
         The class labels.
+    method_ : str
+        Name of the method that was used.
     selection_ : Selection or None
         Masks of the normal, closed and open training rows; None for methods that select none.
     rates_ : Rates or None
@@ -127,7 +168,7 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
     `X` is a table (n, d), dense, sparse or a DataFrame of numbers, which is standardised; or
     images, uint8 of shape (n, h, w) or (n, h, w, 1 or 3). `y` is whatever makes `CandidateSets`:
     lists of labels, "cat|dog" strings, a 0/1 matrix, a DataFrame whose columns are the classes.
-    One label per row is a set of one.
+    One label per row is a set of one. It may also be `Answers`: who answered what.
 
     Examples
     --------
@@ -141,6 +182,7 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
     """
 
     classes_: np.ndarray
+    method_: str
     predictor_: Predictor
     selection_: Selection | None
     rates_: Rates | None
@@ -150,7 +192,7 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
 
     def __init__(
         self,
-        method: str = "ooc",
+        method: str = AUTO,
         *,
         preset: str | None = "auto",
         rates: Rates | str = "auto",
@@ -215,7 +257,8 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         own = self._get_param_names()
         super().set_params(**{name: value for name, value in params.items() if name in own})
         settings = {name: value for name, value in params.items() if name not in own}
-        self._check_names(settings.keys() - self._settings.keys())
+        if new := settings.keys() - self._settings.keys():
+            self._check_names(new, self.method)
         self._settings = {**self._settings, **settings}
         return self
 
@@ -225,22 +268,23 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         tags.input_tags.three_d_array = True
         return tags
 
-    def _check_names(self, names: Iterable[str]) -> None:
+    def _check_names(self, names: Iterable[str], method: str) -> None:
         """Refuse what is neither a parameter of ours nor a setting of the method."""
+        methods = AUTO_METHODS if method == AUTO else (one_of(method, METHODS, "method"),)
+        settings = [name for each in methods for name in defaults(METHODS[each])]
         for name in names:
-            settings = defaults(METHODS[one_of(self.method, METHODS, "method")])
             allowed = [*self._get_param_names(), *settings]
-            one_of(name, allowed, f"parameter of PartialLabelClassifier({self.method!r})")
+            one_of(name, allowed, f"parameter of PartialLabelClassifier({method!r})")
 
-    def _make_method(self, rates: Any) -> Method:
-        cls = METHODS[one_of(self.method, METHODS, "method")]
-        self._check_names(self._settings)
+    def _make_method(self, rates: Any, name: str) -> Method:
+        cls = METHODS[name]
+        self._check_names(self._settings, name)
         ours = {"rates": rates, "warmup": WARMUP}
         known = {name: value for name, value in ours.items() if name in defaults(cls)}
         preset = self.preset
         if preset == "auto":
             preset = "robust" if "robust" in cls.PRESETS else None
-        return make_method(self.method, preset, {**known, **self._settings})
+        return make_method(name, preset, {**known, **self._settings})
 
     def _make_scheme(self, shape: tuple[int, ...]) -> train.Scheme:
         given = {name: getattr(self, name) for name in ("batch_size", "lr", "weight_decay")}
@@ -272,15 +316,22 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
 
     # ---- fitting
 
-    def fit(self, X: Any, y: Any) -> PartialLabelClassifier:
+    def fit(
+        self, X: Any, y: Any, *, answers: Any = None, gold: Any = None
+    ) -> PartialLabelClassifier:
         """Learn from inputs `X` and their candidate labels `y`.
 
         Parameters
         ----------
         X : array of shape (n, d), or images
             See the notes of the class.
-        y : CandidateSets or whatever makes one
-            The candidate labels of each row.
+        y : Answers, CandidateSets or whatever makes one
+            The candidate labels of each row; of Answers, the union of the answers to it.
+        answers : Answers, optional
+            Who answered what, if `y` holds the candidate sets.
+        gold : sequence of length n, optional
+            The truth where it is certain: a class label, or "none of the classes"; None or NaN
+            elsewhere. The method `posterior` learns from it, and so does the audit.
 
         Returns
         -------
@@ -288,14 +339,23 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
             The fitted classifier itself.
         """
         whole(self.calibrate, "calibrate")
-        sets = read_candidates(y)
+        labels = self._labels(y, answers, gold)
         table = self._read(X, reset=True)
         seed = self._seed()
-        self._fit(table, sets, seed)
-        self.known_energies_ = self._known_energies(self._calibration_logits(table, sets, seed))
+        self._fit(table, labels, seed)
+        self.known_energies_ = self._known_energies(self._calibration_logits(table, labels, seed))
         return self
 
-    def fit_audit(self, X: Any, y: Any, *, cv: int = 5, ids: Any = None) -> Audit:
+    def fit_audit(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        cv: int = 5,
+        ids: Any = None,
+        answers: Any = None,
+        gold: Any = None,
+    ) -> Audit:
         """Fit to all rows, and audit each row by a net that did not see it.
 
         The nets of the audit also calibrate ``predict(X, reject=...)``. It costs cv + 1 trainings.
@@ -308,54 +368,87 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
             Number of folds.
         ids : sequence, optional
             Names of the rows in the audit.
+        answers, gold
+            As for `fit`.
 
         Returns
         -------
         Audit
             Its `table` is what `audit` returns.
         """
-        sets = read_candidates(y)
+        labels = self._labels(y, answers, gold)
         table = self._read(X, reset=True)
-        train.check_lengths(len(table), sets, None)
-        check_folds(cv, len(sets))
+        train.check_lengths(len(table), labels.sets, None)
+        check_folds(cv, len(labels.sets))
         features = self._neighbour_features(X, table)
         seed = self._seed()
         with bar(cv + 1, "training", shown=self.verbose) as advance:
-            logits = self._unseen(table, sets, seed, self.rates, cv, cv, advance)
-            self._fit(table, sets, seed)
+            logits = self._unseen(table, labels, seed, self.rates, cv, cv, advance)
+            self._fit(table, labels, seed)
             advance("all rows")
         self.known_energies_ = self._known_energies(logits)
-        return Audit(sets, logits=logits, features=features, rates=self.rates, ids=ids)
+        return self._judge(labels, logits, features, ids)
 
-    def audit(self, X: Any, candidates: Any, *, cv: int = 5, ids: Any = None) -> pd.DataFrame:
+    def audit(
+        self,
+        X: Any,
+        candidates: Any,
+        *,
+        cv: int = 5,
+        ids: Any = None,
+        answers: Any = None,
+        gold: Any = None,
+    ) -> pd.DataFrame:
         """Audit rows, each by a net that did not see it. Needs no `fit`, and costs `cv` trainings.
 
         Parameters
         ----------
         X, candidates
-            As for `fit`.
+            As `X` and `y` of `fit`.
         cv : int, default=5
             Number of folds.
         ids : sequence, optional
             Names of the rows.
+        answers, gold
+            As for `fit`.
 
         Returns
         -------
         pandas.DataFrame
             As `candidly.audit` returns it.
         """
-        sets = read_candidates(candidates)
+        labels = self._labels(candidates, answers, gold)
         table = clone(self)._read(X, reset=True)
-        train.check_lengths(len(table), sets, None)
-        check_folds(cv, len(sets))
+        train.check_lengths(len(table), labels.sets, None)
+        check_folds(cv, len(labels.sets))
         features = self._neighbour_features(X, table)
-        logits = self._unseen(table, sets, self._seed(), self.rates, cv, cv)
-        return Audit(sets, logits=logits, features=features, rates=self.rates, ids=ids).table
+        logits = self._unseen(table, labels, self._seed(), self.rates, cv, cv)
+        return self._judge(labels, logits, features, ids).table
 
-    def _fit(self, X: np.ndarray, sets: CandidateSets, seed: int) -> None:
+    def _labels(self, y: Any, answers: Any, gold: Any) -> Labels:
+        """Read what is known of the truth, and choose the method."""
+        given = y if isinstance(y, Answers) else read_candidates(y)
+        sets, answers = read_answers(given, answers)
+        certain = None if gold is None else read_gold(gold, sets.classes, len(sets))
+        return Labels(sets, answers, certain, choose_method(self.method, answers))
+
+    def _judge(self, labels: Labels, logits: np.ndarray, features: Any, ids: Any) -> Audit:
+        """Audit rows by logits of nets that did not see them."""
+        return Audit(
+            labels.sets,
+            logits=logits,
+            features=features,
+            answers=labels.answers,
+            gold=gold_labels(labels.gold, labels.sets.classes),
+            rates=self.rates,
+            ids=ids,
+        )
+
+    def _fit(self, X: np.ndarray, labels: Labels, seed: int) -> None:
         """Train on all rows."""
-        fitted = self._train(X, sets, seed, self.rates)
-        self.classes_ = sets.classes
+        fitted = self._train(X, labels, seed, self.rates)
+        self.method_ = labels.method
+        self.classes_ = labels.sets.classes
         self.predictor_ = fitted.predictor
         self.history_ = fitted.history
         self.selection_ = fitted.selection
@@ -365,30 +458,32 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
     def _train(
         self,
         X: np.ndarray,
-        sets: CandidateSets,
+        labels: Labels,
         seed: int,
         rates: Any,
-        label: str = "",
+        title: str = "",
         rows: np.ndarray | None = None,
     ) -> train.Fitted:
         """Train on all rows, or on those of a mask, which are not copied if X is a memory map."""
         views = make_views(X, rows=rows, device=train.find_device(self.device))
-        train.check_lengths(len(views), sets, None)
+        train.check_lengths(len(views), labels.sets, None)
         return train.fit(
-            self._make_net(views.shape, sets.n_classes, seed),
+            self._make_net(views.shape, labels.sets.n_classes, seed),
             views,
-            sets,
-            self._make_method(rates),
+            labels.sets,
+            self._make_method(rates, labels.method),
+            answers=labels.answers,
+            gold=labels.gold,
             scheme=self._make_scheme((len(views), *X.shape[1:])),
             seed=seed,
-            label=label or self.method,
+            label=title or labels.method,
             progress=self.verbose,
         )
 
     def _unseen(
         self,
         X: np.ndarray,
-        sets: CandidateSets,
+        labels: Labels,
         seed: int,
         rates: Any,
         cv: int,
@@ -396,12 +491,12 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         advance: Callable[[str], None] = lambda note: None,
     ) -> np.ndarray:
         """Logits of the first `parts` of `cv` folds by nets that did not see them, else NaN."""
-        fold = split(sets, cv, seed)
-        logits = np.full(sets.shape, np.nan, dtype=np.float32)
+        fold = split(labels.sets, cv, seed)
+        logits = np.full(labels.sets.shape, np.nan, dtype=np.float32)
         for part in range(parts):
-            label = f"{self.method}, fold {part + 1} of {parts}"
+            title = f"{labels.method}, fold {part + 1} of {parts}"
             held_out = fold == part
-            fitted = self._train(X, sets[~held_out], seed, rates, label, rows=~held_out)
+            fitted = self._train(X, labels.take(~held_out), seed, rates, title, rows=~held_out)
             logits[held_out] = fitted.predictor.logits(X, rows=held_out)
             advance(f"{part + 1} of {parts} folds")
         return logits
@@ -417,14 +512,14 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         rows = make_views(table).data
         return rows.numpy() if isinstance(rows, torch.Tensor) else rows
 
-    def _calibration_logits(self, X: np.ndarray, sets: CandidateSets, seed: int) -> np.ndarray:
+    def _calibration_logits(self, X: np.ndarray, labels: Labels, seed: int) -> np.ndarray:
         """Logits of unseen rows, NaN for the others; of all rows if there are too few to split."""
         if not self.calibrate:
-            return np.full(sets.shape, np.nan, dtype=np.float32)
+            return np.full(labels.sets.shape, np.nan, dtype=np.float32)
         if len(X) < 2 * CALIBRATION_FOLDS:
             return self.predictor_.logits(X)
         parts = min(self.calibrate, CALIBRATION_FOLDS)
-        return self._unseen(X, sets, seed, self.rates_, CALIBRATION_FOLDS, parts)
+        return self._unseen(X, labels, seed, self.rates_, CALIBRATION_FOLDS, parts)
 
     def _known_energies(self, logits: np.ndarray) -> np.ndarray:
         """Energies of the rows judged normal, largest first; rows of NaN are left out."""
@@ -524,13 +619,14 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Compute the share of rows whose predicted label is in the set of `y`.
 
-        With one true label per row this is accuracy.
+        With one true label per row this is accuracy. Of `Answers`, the set is the union of the
+        answers; a row for which nobody named a class has all classes.
 
         Parameters
         ----------
         X : array of shape (n, d), or images
             See the notes of the class.
-        y : CandidateSets or whatever makes one
+        y : Answers, CandidateSets or whatever makes one
             The candidate labels, or the true label, of each row.
         sample_weight : array of shape (n,), optional
             Weights of the rows.
@@ -626,7 +722,7 @@ def read_candidates(y: Any, columns: Any = None) -> CandidateSets:
 
     Parameters
     ----------
-    y : CandidateSets or whatever makes one
+    y : Answers, CandidateSets or whatever makes one
     columns : sequence, optional
         Classes of a matrix that does not name them.
 
@@ -652,6 +748,8 @@ def read_candidates(y: Any, columns: Any = None) -> CandidateSets:
         )
     if isinstance(y, CandidateSets):
         return y
+    if isinstance(y, Answers):
+        return y.to_sets()
     ndim = getattr(y, "ndim", 1)
     if ndim == 2 and y.shape[1] == 1 and not sparse.issparse(y):
         warnings.warn(

@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from candidly import metrics
+from candidly.answers import Answers
 from candidly.errors import TrainingError
 from candidly.kinds import Truth
-from candidly.methods.base import Batch, Method, state_dtype
+from candidly.methods.base import Batch, Method, state_dtype, takes_answers
 from candidly.sets import CandidateSets
 from candidly.storage.store import Run, fingerprint
 from candidly.tensors import distributed
@@ -33,6 +34,7 @@ from candidly.training.checkpoints import pack_state, unpack_state
 from candidly.training.checks import (
     advice,
     check_first_pass,
+    check_gold,
     check_labels,
     check_lengths,
     check_model,
@@ -88,6 +90,10 @@ class Trainer:
         Only for the metrics.
     run : Run, optional
         An open run folder for metrics and checkpoints.
+    answers : Answers, optional
+        Who answered what, over the classes of `sets`; for methods that use it.
+    gold : int array of shape (n,), optional
+        What is certain: a class index, -1 for none of the classes, -2 for unknown.
 
     Attributes
     ----------
@@ -109,6 +115,8 @@ class Trainer:
         test: tuple[Any, Any] | None = None,
         truth: Truth | None = None,
         run: Run | None = None,
+        answers: Answers | None = None,
+        gold: np.ndarray | None = None,
     ) -> None:
         self.views = views
         self.scheme = scheme
@@ -117,6 +125,8 @@ class Trainer:
         self.method = method
         self.device = views.data.device
         check_lengths(len(views), sets, truth)
+        self.answers = answers
+        method.gold = None if gold is None else check_gold(gold, *sets.shape)
         dense = torch.as_tensor(sets.dense(), device=self.device)
         self.test: tuple[Views, np.ndarray] | None = None
         if test is not None:
@@ -154,7 +164,8 @@ class Trainer:
         """
         self.method.epochs = self.scheme.epochs
         with seeded(self.seed, 0, self.rng):
-            self.method.setup(self.model, candidates, self.rng)
+            known = {"answers": self.answers} if takes_answers(self.method) else {}
+            self.method.setup(self.model, candidates, self.rng, **known)
         self.method.to(self.device)
         # Those of the method, if it has them: one copy is enough.
         packed = self.method.candidates
@@ -431,6 +442,11 @@ class Trainer:
         data = self.views.data
         stored = data.sources() if isinstance(data, MappedRows) else (data.cpu().numpy(),)
         moments = (self.views.mean.cpu().numpy(), self.views.std.cpu().numpy())
+        if self.answers is not None:
+            names = ("row", "annotator", "counts", "indptr", "indices")
+            stored = (*stored, *(getattr(self.answers, name) for name in names))
+        if self.method.gold is not None:
+            stored = (*stored, self.method.gold)
         start = (value.cpu().numpy() for value in self.step.state_dict().values())
         return {
             "scheme": dataclasses.asdict(self.scheme),

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from candidly.auditing.evidence import read_answers
 from candidly.checks import whole
 from candidly.console.progress import bar
 from candidly.errors import InputError, Interrupted
@@ -17,7 +18,6 @@ from candidly.tensors import distributed
 from candidly.tensors.views import Views, make_views
 from candidly.training.checks import (
     as_method,
-    as_sets,
     check_lengths,
     check_outputs,
     find_device,
@@ -80,6 +80,8 @@ def fit(
     candidates: Any,
     method: Method | str,
     *,
+    answers: Any = None,
+    gold: Any = None,
     scheme: str | Scheme = "fast",
     seed: int = 0,
     device: str = "auto",
@@ -98,9 +100,15 @@ def fit(
         Maps a batch of inputs to a tensor of logits (n, c).
     X : array-like or Views
         Images, uint8 of shape (n, h, w) or (n, h, w, 1 or 3), or a table of numbers (n, d).
-    candidates : CandidateSets, or anything that makes one
+    candidates : Answers, CandidateSets, or anything that makes one
+        Of Answers, the candidates are the unions of the answers.
     method : Method or str
         The name of a method gives it its default settings.
+    answers : Answers, optional
+        Who answered what, beside candidate sets; used by `posterior`.
+    gold : int array of shape (n,), optional
+        What is certain: a class index, -1 for none of the classes, -2 for unknown; used by
+        `posterior`.
     scheme : str or Scheme
         A name in `SCHEMES`, or a scheme.
     seed : int
@@ -142,14 +150,16 @@ def fit(
     3
     """
     plan = make_scheme(scheme, **changes)
-    sets = as_sets(candidates)
+    sets, answers = read_answers(candidates, answers)
     method = as_method(method)
     views = X if isinstance(X, Views) else make_views(X, device=find_device(device))
     if device != "auto" and views.data.device != find_device(device):
         raise InputError(
             f"the views are on {views.data.device}, not on device={device!r}: make them there."
         )
-    trainer = Trainer(model, views, sets, method, plan, whole(seed, "seed"), test, truth, run)
+    trainer = Trainer(
+        model, views, sets, method, plan, whole(seed, "seed"), test, truth, run, answers, gold
+    )
     try:
         start = trainer.resume()
         shown = progress if distributed.rank() == 0 else False

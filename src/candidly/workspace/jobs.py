@@ -3,6 +3,7 @@
 RUN/run.json         configuration, input and its hash, versions, times
 RUN/audit.parquet    one row per example: verdict, probabilities, suggestion, losses, candidates
 RUN/audit.csv        the same
+RUN/probs.npz        the model's probabilities of all classes, for rows it was not trained on
 RUN/findings.json    what the report shows
 RUN/report.html      the page
 RUN/model/           of `fit` only: the net, and how inputs become its arrays
@@ -19,14 +20,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from candidly.answers import Answers
 from candidly.auditing.findings import collect_findings
+from candidly.auditing.posterior import probabilities
+from candidly.auditing.processes import NAMES as PROCESS_NAMES
+from candidly.auditing.processes.union import MOST
 from candidly.auditing.verdicts import Audit
 from candidly.cells import NO_CLASS_TEXT
-from candidly.checks import whole
+from candidly.checks import one_of, whole
 from candidly.data import Dataset, Examples, read_examples, read_file
-from candidly.data.export import joined, write_csv, write_sets
+from candidly.data.columns.roles import CONSENSUS
+from candidly.data.dataset import UNKNOWN
+from candidly.data.export import free_names, joined, write_csv, write_sets
 from candidly.data.files import located
 from candidly.data.guard import memory_limit
+from candidly.data.outputs import write_probabilities
 from candidly.errors import InputError, Interrupted, MissingColumnError
 from candidly.report.build import FINDINGS, without_rows, write_report
 from candidly.report.previews import preview_notes, previews
@@ -41,6 +49,7 @@ if TYPE_CHECKING:
     from candidly.training.estimator import PartialLabelClassifier
 
 AUDIT = "audit.parquet"
+PROBS = "probs.npz"
 INPUTS = ("images", "text", "features")  # options that name them
 DIGITS = 6  # of the numbers in audit.csv
 
@@ -52,7 +61,7 @@ DIGITS = 6  # of the numbers in audit.csv
 class Training:
     """How `fit` trains; see `PartialLabelClassifier`."""
 
-    method: str = "ooc"
+    method: str = "auto"
     preset: str = "auto"
     settings: tuple[str, ...] = ()  # name=value, of the method
     encoder: str = "lite0"  # of images; "none": their pixels
@@ -61,19 +70,20 @@ class Training:
     device: str = "auto"
     folds: int = 5
 
-    def model(self) -> PartialLabelClassifier:
-        """Make the classifier; it shows its progress."""
-        from candidly.methods.settings import parse_settings
+    def model(self, answers: Answers | None = None) -> PartialLabelClassifier:
+        """Make the classifier for rows with these answers; it shows its progress."""
+        from candidly.methods.settings import choose_method, parse_settings
         from candidly.training.estimator import PartialLabelClassifier
 
+        method = choose_method(self.method, answers)
         return PartialLabelClassifier(
-            self.method,
+            method,
             preset=self.preset,
             epochs=self.epochs,
             random_state=self.seed,
             device=self.device,
             verbose=None,
-            **parse_settings(self.method, self.settings),
+            **parse_settings(method, self.settings),
         )
 
 
@@ -83,6 +93,7 @@ def fit_file(
     *,
     reader: dict[str, Any],
     training: Training | None = None,
+    process: str = "auto",
     rows: bool = True,
 ) -> dict[str, Any]:
     """Train on all rows, audit each by a net that did not see it, and write RUN.
@@ -97,8 +108,11 @@ def fit_file(
         Options of `candidly.data.read_file`.
     training : Training, optional
         How to train.
+    process : str, default="auto"
+        How sets arise; see `candidly.audit`.
     rows : bool, default=True
         If False, findings and report hold nothing of single rows; the tables of the audit do.
+        The probabilities are left out.
 
     Returns
     -------
@@ -106,16 +120,20 @@ def fit_file(
         The findings.
     """
     training = training or Training()
-    config = {"job": "fit", "file": str(file), "reader": reader, **asdict(training)}
+    _check_process(process)
+    job = {"job": "fit", "file": str(file), "reader": reader, "process": process}
+    config = job | asdict(training)
     with writing(out, config) as run:
         from candidly.data.inputs import fit_inputs
 
         data = _read(file, reader)
-        model = training.model()
+        _refuse_process(data, process)
+        model = training.model(data.answers)
         began = time.time()
         transform, X = fit_inputs(data, encoder=training.encoder)
         _refuse_few(file, len(data), training.folds)
         audit = _fit_audit(model, X, data, training.folds)
+        audit.process = process  # nothing is fitted before its first use
         made = {"Training": _describe(model, training.folds, len(data), time.time() - began)}
         findings = _write_findings(run, data, audit, made, model.history_, rows)
         model.write(run)
@@ -125,8 +143,13 @@ def fit_file(
 
 
 def _fit_audit(model: PartialLabelClassifier, X: Any, data: Dataset, folds: int) -> Audit:
+    known: dict[str, Any] = {}
+    if data.answers is not None:
+        known["answers"] = data.answers
+    if data.gold is not None:
+        known["gold"] = list(data.gold_labels())
     try:
-        return model.fit_audit(X, data.sets, cv=folds, ids=data.ids)
+        return model.fit_audit(X, data.sets, cv=folds, ids=data.ids, **known)
     except Interrupted:  # its message is about one training; nothing of the whole job is kept
         raise KeyboardInterrupt from None
 
@@ -137,6 +160,28 @@ def _read(file: Path, reader: dict[str, Any]) -> Dataset:
         only = data.sets.classes.tolist()[0]
         raise InputError(f"{file}: the only class is {only!r}. Name all classes with --classes.")
     return data
+
+
+def _check_process(process: str) -> None:
+    one_of(process, ("auto", *PROCESS_NAMES), "--process")
+
+
+def _refuse_process(data: Dataset, process: str) -> None:
+    """Refuse a process that cannot explain such sets, before anything is trained."""
+    path = data.source.path
+    widest = int(data.sets.sizes.max())
+    if process in ("confusion", "annotators") and data.answers is None and widest > 1:
+        raise InputError(
+            f"--process {process} needs to know who said what, but {path} has one column of "
+            "candidates and no annotators: name the columns of several annotators by --labels "
+            "A,B, or that of their names by --annotator. For sets that join several answers, use "
+            "--process union."
+        )
+    if process == "union" and widest > MOST:
+        raise InputError(
+            f"--process union explains sets of at most {MOST} candidates, but {path} has one of "
+            f"{widest}: use --process auto."
+        )
 
 
 def _refuse_few(file: Path, n: int, folds: int) -> None:
@@ -155,7 +200,13 @@ def _refuse_few(file: Path, n: int, folds: int) -> None:
 
 
 def audit_file(
-    file: Path, probs: Path, out: Path, *, reader: dict[str, Any], rows: bool = True
+    file: Path,
+    probs: Path,
+    out: Path,
+    *,
+    reader: dict[str, Any],
+    process: str = "auto",
+    rows: bool = True,
 ) -> dict[str, Any]:
     """Audit the rows of a file by the outputs of the user's own model, and write RUN.
 
@@ -169,19 +220,25 @@ def audit_file(
         The RUN folder to write.
     reader : dict
         Options of `candidly.data.read_file`.
+    process : str, default="auto"
+        How sets arise; see `candidly.audit`.
     rows : bool, default=True
         If False, findings and report hold nothing of single rows; the tables of the audit do.
+        The probabilities are left out.
 
     Returns
     -------
     dict
         The findings.
     """
-    config = {"job": "audit", "file": str(file), "reader": reader, "probs": str(probs)}
+    _check_process(process)
+    job = {"job": "audit", "file": str(file), "reader": reader, "process": process}
+    config = job | {"probs": str(probs)}
     with writing(out, config) as run:
         from candidly.data.outputs import read_outputs_file
 
         data = _read(file, reader)
+        _refuse_process(data, process)
         with memory_limit(reader.get("max_memory")):
             values, logits = read_outputs_file(probs, data)
         form = "logits" if logits else "probabilities"
@@ -192,6 +249,9 @@ def audit_file(
             None if logits else values,
             logits=values if logits else None,
             features=features,
+            answers=data.answers,
+            gold=None if data.gold is None else list(data.gold_labels()),
+            process=process,
             ids=data.ids,
         )
         findings = _write_findings(run, data, audit, made, [], rows)
@@ -208,25 +268,55 @@ def _write_findings(
     rows: bool,
 ) -> dict[str, Any]:
     """Write the findings and the tables of an audit."""
-    findings = collect_findings(audit, truth=data.truth)
+    findings = collect_findings(audit, truth=data.unseen_truth())
+    findings["explanation"] = _explanation(findings)
+    remarks = [*data.notes, *_gold_remarks(data)]
+    if rows and (remark := _write_probs(run.folder, audit, data)):
+        remarks.append(remark)
     findings |= {
         "file": data.source.path.name,
         "inputs": data.kind,
-        "remarks": list(data.notes),
+        "remarks": remarks,
         "history": [_epoch(row) for row in history],
         "made": _provenance(run, data) | made,
     }
     findings = findings if rows else without_rows(findings)
-    suspects = [entry for entries in findings["suspects"].values() for entry in entries]
+    suspects = [*findings["suspects"], *findings["open_suspects"]]
     shown = [entry["row"] for entry in suspects]
     seen = previews(data, shown)
     findings["notes"] += preview_notes(data, shown)
     for entry in suspects:
         entry["preview"] = seen[entry["row"]]
     run.note["source"] = {**asdict(data.source), "path": str(data.source.path.resolve())}
+    run.note["explanation"] = findings["explanation"]
     write_json(run.folder / FINDINGS, findings)
     write_audit(run.folder, audit.table, data)
     return findings
+
+
+def _explanation(findings: dict[str, Any]) -> str | None:
+    """Say why there are no verdicts, if there are none."""
+    if findings["reliable"]:
+        return None
+    reasons = " ".join(findings["notes"])
+    return f"The model knows no more than chance, so there are no verdicts. {reasons}"
+
+
+def _gold_remarks(data: Dataset) -> list[str]:
+    if data.gold is None:
+        return []
+    count = int((data.gold != UNKNOWN).sum())
+    return [f"{count:,} row(s) have a gold label: it is taken as certain, and not evaluated."]
+
+
+def _write_probs(folder: Path, audit: Audit, data: Dataset) -> str | None:
+    """Write the model's probabilities; return what was left out, if anything."""
+    return write_probabilities(
+        folder / PROBS,
+        lambda rows: probabilities(audit.outputs, rows),
+        data.sets.classes.tolist(),
+        data.ids.tolist(),
+    )
 
 
 def _epoch(row: dict[str, Any]) -> dict[str, float]:
@@ -256,7 +346,7 @@ def _describe(model: PartialLabelClassifier, folds: int, n: int, seconds: float)
     pixels = len(model.predictor_.shape) == 3
     net = "a convolutional net on pixels" if pixels else "a multilayer perceptron"
     return (
-        f"{net}, method {model.method}, {len(model.history_)} epochs, seed {model.random_state}; "
+        f"{net}, method {model.method_}, {len(model.history_)} epochs, seed {model.random_state}; "
         f"{n:,} rows in {folds} folds, each judged by a net trained on the others, and a last net "
         f"for all rows: {seconds:,.0f} s"
     )
@@ -409,7 +499,8 @@ def export_run(
 ) -> dict[str, Any]:
     """Write the input again with corrected candidate sets; the input itself stays as it is.
 
-    Label Studio's tasks get the suggestion as a prediction with a score.
+    Rows get the consensus label and its probability as new columns; Label Studio's tasks get them
+    as a prediction with a score.
 
     Parameters
     ----------
@@ -431,23 +522,67 @@ def export_run(
     """
     import pandas as pd
 
-    source = _job(run, AUDIT)["source"]
+    note = _job(run, AUDIT)
+    if note.get("explanation") is not None:
+        raise InputError(
+            f"{run} has nothing to export. {note['explanation']} Correct the outputs or the "
+            f"training, and run `candidly {note['config']['job']}` again."
+        )
+    source = note["source"]
     data = read_file(_input_of(run, source, input_file), **source["options"])
-    audit = pd.read_parquet(
-        run / AUDIT, columns=["verdict", "suggested_label", "suggested_probability"]
-    )
+    audit = _read_audit(run, ["verdict", "suggested_label", *CONSENSUS])
     closed, is_open = ((audit["verdict"] == kind).to_numpy() for kind in ("closed", "open"))
-    suggested = pd.Index(data.sets.classes.tolist()).get_indexer(audit["suggested_label"])
-    tasks = data.source.format == "label-studio"
-    sets = corrected(data.sets, suggested, ~is_open if tasks else closed, replace or tasks)
-    keep = np.full(len(data), True) if keep_open and not tasks else ~is_open
-    write_sets(data, sets, out, keep=keep, scores=audit["suggested_probability"].to_numpy())
+    classes = pd.Index(data.sets.classes.tolist())
+    consensus = classes.get_indexer(audit["consensus_label"])
+    scores = audit["consensus_probability"].round(DIGITS).to_numpy()
+    if data.source.format == "label-studio":
+        keep = consensus >= 0
+        sets = corrected(data.sets, consensus, keep, replace=True)
+    else:
+        keep = ~is_open | keep_open
+        sets = corrected(data.sets, classes.get_indexer(audit["suggested_label"]), closed, replace)
+    columns = _consensus_columns(data, consensus, scores)
+    write_sets(data, sets, out, keep=keep, scores=scores, columns=columns)
     counts = {
         "corrected": int(closed.sum()),
         "left_out": int((~keep).sum()),
         "rows": int(keep.sum()),
     }
-    return {"out": str(out), **counts, "notes": _folder_notes(data, out)}
+    notes = [*_folder_notes(data, out), *_name_notes(data)]
+    return {"out": str(out), **counts, "notes": notes}
+
+
+def _read_audit(run: Path, columns: list[str]) -> pd.DataFrame:
+    """Read columns of RUN/audit.parquet, which earlier versions wrote without some of them."""
+    import pandas as pd
+    import pyarrow.parquet as pq
+
+    if missing := [name for name in columns if name not in pq.read_schema(run / AUDIT).names]:
+        raise InputError(
+            f"{run / AUDIT} has no column {missing[0]!r}: an earlier version of candidly wrote it. "
+            "Make the run again."
+        )
+    return pd.read_parquet(run / AUDIT, columns=columns)
+
+
+def _consensus_columns(
+    data: Dataset, consensus: NDArray[Any], scores: NDArray[Any]
+) -> dict[str, list[Any]]:
+    """Make the columns of an export: the most likely truth, missing if it is no class."""
+    labels = [*data.sets.classes.tolist(), None]  # -1 is the last one
+    columns = ([labels[i] for i in consensus.tolist()], scores.tolist())
+    return dict(zip(CONSENSUS, columns, strict=True))
+
+
+def _name_notes(data: Dataset) -> list[str]:
+    """Say which columns of the export have a number, since the input has one of that name."""
+    if data.source.format == "label-studio":
+        return []
+    return [
+        f"{data.source.path.name} has a column {name!r} already: the new one is {new!r}."
+        for name, new in free_names(CONSENSUS, data).items()
+        if new != name
+    ]
 
 
 def _input_of(run: Path, source: dict[str, Any], named: Path | None) -> Path:

@@ -14,7 +14,9 @@ from candidly.cells import NO_CLASS_TEXT
 from candidly.data.columns.collect import Collected, is_missing
 from candidly.data.columns.examples import Groups
 from candidly.data.columns.labels import (
+    LabelColumn,
     Where,
+    as_numbers,
     class_indices,
     refuse_empty,
     resolve_classes,
@@ -22,7 +24,7 @@ from candidly.data.columns.labels import (
     true_indices,
     unproposed,
 )
-from candidly.data.columns.roles import Roles
+from candidly.data.columns.roles import GROUND_TRUTH, Roles
 from candidly.data.columns.scan import Scan
 from candidly.data.dataset import UNKNOWN, Options
 from candidly.data.guard import to_float32
@@ -62,12 +64,47 @@ def find_sets(
         if roles.scores is not None:
             values = found.whole(roles.scores)
             fields["scores"] = _scores(scan, values, *parts[0], len(classes))
-    if found.truth is None:
-        return fields, notes
-    is_strict = options.classes is not None
-    truth = true_indices(true, *found.truth.finish(), classes, scan.where, strict=is_strict)
-    fields["truth"] = truth if groups is None else _agreed_truth(scan, truth, groups)
-    return fields, (*notes, *_truth_notes(unproposed(true, classes)))
+    if found.truth is not None:
+        is_strict = options.classes is not None
+        truth = true_indices(true, *found.truth.finish(), classes, scan.where, strict=is_strict)
+        fields["truth"] = _agreed(scan, truth, groups, classes, "true")
+        notes += _truth_notes(unproposed(true, classes))
+    if found.gold is not None:
+        gold, gold_notes = _find_gold(found.gold, labels, classes, scan)
+        fields["gold"] = _agreed(scan, gold, groups, classes, "gold")
+        notes += gold_notes
+    return fields, notes
+
+
+def _find_gold(
+    column: LabelColumn, labels: list[Any], classes: NDArray[Any], scan: Scan
+) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """Return (the gold label of each row of the file, notes).
+
+    A label that is not a class is refused. Label Studio's ground truth becomes gold without being
+    asked: there, such a label is left out, and a note says so.
+    """
+    certain = as_numbers(column.pool) if any(isinstance(e, int) for e in labels) else [*column.pool]
+    indptr, codes = column.finish()
+    unknown = unproposed(certain, classes)
+    is_asked = scan.tag is None or column.name != GROUND_TRUTH
+    gold = true_indices(
+        certain,
+        indptr,
+        codes,
+        classes,
+        lambda row: f"{scan.where(row)}, column {column.name!r}",
+        strict=is_asked,
+        what="gold",
+    )
+    if is_asked or not unknown:
+        return gold, ()
+    left_out = np.array([label in unknown for label in certain])[codes]
+    gold[np.flatnonzero(np.diff(indptr))[left_out]] = UNKNOWN
+    return gold, (
+        f"{len(unknown)} verified label(s) that nobody proposed ({_shown(unknown)}) are not used "
+        "as gold: name all classes (--classes) if they are classes.",
+    )
 
 
 def _none_notes(answers: Answers) -> tuple[str, ...]:
@@ -86,13 +123,16 @@ def _truth_notes(names: list[Any]) -> tuple[str, ...]:
     """Say what becomes of true labels that nobody proposed."""
     if not names:
         return ()
-    shown = ", ".join(repr(name) for name in names[:SHOWN_LABELS])
-    rest = ", ..." if len(names) > SHOWN_LABELS else ""
     return (
-        f"{len(names)} true label(s) that nobody proposed ({shown}{rest}) count as none of the "
+        f"{len(names)} true label(s) that nobody proposed ({_shown(names)}) count as none of the "
         "classes, since the truth only evaluates: name all classes (--classes) if they are "
         "classes.",
     )
+
+
+def _shown(names: list[Any]) -> str:
+    rest = ", ..." if len(names) > SHOWN_LABELS else ""
+    return ", ".join(repr(name) for name in names[:SHOWN_LABELS]) + rest
 
 
 def _entry_place(scan: Scan, indptr: NDArray[Any], at: int) -> str:
@@ -199,14 +239,25 @@ def _scores(
     return matrix
 
 
-def _agreed_truth(scan: Scan, truth: NDArray[np.int64], groups: Groups) -> NDArray[np.int64]:
-    """Return the truth of each example; rows that know it must agree."""
+def _agreed(
+    scan: Scan,
+    truth: NDArray[np.int64],
+    groups: Groups | None,
+    classes: NDArray[Any],
+    what: str,
+) -> NDArray[np.int64]:
+    """Return the true or gold label of each example; rows that know it must agree."""
+    if groups is None:
+        return truth
     known = np.flatnonzero(truth != UNKNOWN)
     result = np.full(len(groups.first), UNKNOWN, dtype=np.int64)
-    result[groups.of[known]] = truth[known]
+    first = known[::-1]  # the first row that knows it is written last
+    result[groups.of[first]] = truth[first]
     if (wrong := result[groups.of[known]] != truth[known]).any():
         row = int(known[wrong.argmax()])
+        words = [*classes.tolist(), NO_CLASS_TEXT]  # NO_CLASS is the last one
         raise InputError(
-            f"{scan.where(row)}: its true label is not that of another row of the same id."
+            f"{scan.where(row)}: its {what} label is {words[truth[row]]!r}, but an earlier row of "
+            f"the same id says {words[result[groups.of[row]]]!r}. Rows of one example must agree."
         )
     return result

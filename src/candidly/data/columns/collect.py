@@ -26,6 +26,7 @@ class Collected:
     scan: Scan
     labels: list[LabelColumn]
     truth: LabelColumn | None
+    gold: LabelColumn | None
     vectors: VectorColumn | None
     columns: dict[str, list[pa.Array]]
 
@@ -47,10 +48,12 @@ def collect_columns(scan: Scan, roles: Roles, options: Options) -> Collected:
     pool: dict[Any, int] = {}
     labels = [LabelColumn(name, options.sep, scan.where, pool) for name in roles.labels]
     truth = None if roles.truth is None else LabelColumn(roles.truth, None, scan.where)
+    gold = None if roles.gold is None else LabelColumn(roles.gold, None, scan.where)
     vectors = VectorColumn(scan, roles.inputs[0]) if roles.kind == "vectors" else None
     collectors: list[LabelColumn | VectorColumn] = [
         *labels,
         *([] if truth is None else [truth]),
+        *([] if gold is None else [gold]),
         *([] if vectors is None else [vectors]),
     ]
     collected = {collector.name for collector in collectors}
@@ -62,7 +65,7 @@ def collect_columns(scan: Scan, roles: Roles, options: Options) -> Collected:
             collector.add(batch.column(collector.name))
         for name, parts in columns.items():
             parts.append(batch.column(name))
-    return Collected(scan, labels, truth, vectors, columns)
+    return Collected(scan, labels, truth, gold, vectors, columns)
 
 
 class VectorColumn:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain, count
 from typing import TYPE_CHECKING, Any
 
 from candidly.data.columns.labels import split_cell
@@ -37,8 +38,8 @@ def corrected_batches(
     Yields
     ------
     pyarrow.RecordBatch
-        All columns but those that the new sets put out of date. Answers of several annotators
-        are replaced by one column, `candidates`.
+        All columns but those that the new sets put out of date, and the new columns of the
+        correction. Answers of several annotators are replaced by one column, `candidates`.
     """
     import pyarrow as pa
 
@@ -53,6 +54,7 @@ def corrected_batches(
         table = _one_row_per_example(dataset, pa.Table.from_batches(scan.typed_batches()), kind)
         batches = iter(table.to_batches())
     outdated = outdated_columns(dataset) - {name}
+    new_columns = {new: pa.array(values) for new, values in correction.columns.items()}
     row = 0
     for batch in batches:
         part = slice(row, row + batch.num_rows)
@@ -61,6 +63,8 @@ def corrected_batches(
         at = batch.schema.get_field_index(name)
         corrected = batch.set_column(at, pa.field(name, kind), column)
         corrected = corrected.drop_columns([n for n in batch.schema.names if n in outdated])
+        for new, values in new_columns.items():
+            corrected = corrected.append_column(new, values[part])
         yield corrected.filter(pa.array(correction.keep[part]))
 
 
@@ -73,6 +77,30 @@ def outdated_columns(dataset: Dataset) -> set[str | None]:
     if dataset.scores is not None:
         names.add(SCORES)
     return names
+
+
+def free_names(names: Iterable[str], dataset: Dataset) -> dict[str, str]:
+    """Find names for new columns that the file of a dataset does not have.
+
+    Parameters
+    ----------
+    names : iterable of str
+        The wanted names.
+    dataset : Dataset
+        What was read.
+
+    Returns
+    -------
+    dict
+        The name to use, by the wanted one: the same, or with the first free number at its end.
+    """
+    taken = {*dataset.columns}
+
+    def free(name: str) -> str:
+        others = (f"{name}_{number}" for number in count(2))
+        return next(each for each in chain([name], others) if each not in taken)
+
+    return {name: free(name) for name in names}
 
 
 def first_rows(ids: list[Any]) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -286,8 +286,8 @@ def resolve_classes(
     labels = list(pool)
     true = list(truth)
     if is_text and all(_is_number(label) or says_no_class(label) for label in [*labels, *true]):
-        labels = _as_numbers(labels)
-        true = _as_numbers(true)
+        labels = as_numbers(labels)
+        true = as_numbers(true)
     if classes is None:
         found = {label for label in labels if not (has_answers and is_none_answer(label))}
         ordered = sorted(found, key=lambda label: (isinstance(label, str), label))
@@ -297,7 +297,8 @@ def resolve_classes(
     return labels, true, label_array(list(classes))
 
 
-def _as_numbers(labels: list[Any]) -> list[Any]:
+def as_numbers(labels: Iterable[Any]) -> list[Any]:
+    """Turn labels that hold whole numbers into numbers; others stay as they are."""
     return [int(label) if _is_number(label) else label for label in labels]
 
 
@@ -354,13 +355,18 @@ def class_indices(
         index[[is_none_answer(label) for label in labels]] = len(classes)
     if len(index) and (unknown := (index < 0)[codes]).any():
         at = int(unknown.argmax())
-        shown = [str(name) for name in classes[:SHOWN_CLASSES].tolist()]
-        rest = ", ..." if len(classes) > SHOWN_CLASSES else ""
         raise InputError(
-            f"{place(at)}: label {labels[codes[at]]!r} is not among the {len(classes)} classes "
-            f"({', '.join(shown)}{rest}). Correct it, or add it to the class list."
+            f"{place(at)}: label {labels[codes[at]]!r} is not among the {len(classes)} "
+            f"classes{_some(classes)}. Correct it, or add it to the class list."
         )
     return index.astype(np.int32)[codes]
+
+
+def _some(classes: NDArray[Any]) -> str:
+    """Name the first classes, in parentheses."""
+    shown = [str(name) for name in classes[:SHOWN_CLASSES].tolist()]
+    rest = ", ..." if len(classes) > SHOWN_CLASSES else ""
+    return f" ({', '.join(shown)}{rest})"
 
 
 def unproposed(labels: list[Any], classes: NDArray[Any]) -> list[Any]:
@@ -378,23 +384,27 @@ def true_indices(
     classes: NDArray[Any],
     where: Where,
     strict: bool,
+    what: str = "true",
 ) -> NDArray[np.int64]:
     """Read the truth: one class index per row, NO_CLASS, or UNKNOWN for an empty cell.
 
-    If `strict`, a label that is not a class is an error; otherwise it is NO_CLASS.
+    If `strict`, a label that is not a class is an error; otherwise it is NO_CLASS. Messages call
+    the labels `what`: true or gold.
     """
     sizes = np.diff(indptr)
     if (sizes > 1).any():
         row = int((sizes > 1).argmax())
-        raise InputError(f"{where(row)}: {sizes[row]} true labels; expected one, or an empty cell.")
+        raise InputError(
+            f"{where(row)}: {sizes[row]} {what} labels; expected one, or an empty cell."
+        )
     rows = np.flatnonzero(sizes)
     if strict and (wrong := unproposed(labels, classes)):
         at = np.array([label in wrong for label in labels])[codes]
         first = int(at.argmax())
         raise InputError(
-            f"{where(int(rows[first]))}: the true label {labels[codes[first]]!r} is not among the "
-            f"{len(classes)} classes. Add it to the class list, or write {NO_CLASS_TEXT!r} if the "
-            "example belongs to none."
+            f"{where(int(rows[first]))}: the {what} label {labels[codes[first]]!r} is not among "
+            f"the {len(classes)} classes{_some(classes)}. Add it to the class list (--classes), or "
+            f"write {NO_CLASS_TEXT!r} if the example belongs to none."
         )
     truth = np.full(len(sizes), UNKNOWN, dtype=np.int64)
     # -1, which means a label without a position, is NO_CLASS.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 LABELS = "candidates"
 TRUTH = "label"
+GROUND_TRUTH = "ground_truth"  # of Label Studio
 SCORES = "scores"
 EMBEDDING = "embedding"
 TEXT = "text"
@@ -35,6 +37,9 @@ IMAGE_SUFFIXES = (
     ".ppm",
     ".pgm",
 )
+# Columns that `candidly export` adds, and the ending that keeps them apart from older ones.
+CONSENSUS = ("consensus_label", "consensus_probability")
+OUTPUT = re.compile(rf"({'|'.join(CONSENSUS)})(_\d+)?")
 # Columns of Label Studio's CSV export that are never inputs.
 LABEL_STUDIO_COLUMNS = ("annotation_id", "created_at", "updated_at", "lead_time")
 # Share of the first cells by which a column counts as images or prose.
@@ -49,6 +54,7 @@ class Roles:
     id: str | None
     annotator: str | None
     truth: str | None
+    gold: str | None
     scores: str | None
     kind: str
     inputs: tuple[str, ...]
@@ -56,7 +62,7 @@ class Roles:
 
     def columns(self) -> list[str]:
         """List the columns that play a part."""
-        single = (self.id, self.annotator, self.truth, self.scores)
+        single = (self.id, self.annotator, self.truth, self.gold, self.scores)
         named = [name for name in single if name is not None]
         return list(dict.fromkeys([*self.labels, *named, *self.inputs]))
 
@@ -64,7 +70,8 @@ class Roles:
 def text_columns(options: Options) -> set[str]:
     """Name the columns of an untyped file, such as CSV, whose cells stay as they are written."""
     usual = {LABELS, TRUTH, TEXT, *ANNOTATORS, *IDS, *IMAGES}
-    single = (options.id, options.images, options.text, options.annotator, options.truth)
+    inputs = (options.images, options.text)
+    single = (options.id, options.annotator, options.truth, options.gold, *inputs)
     return usual | {*options.labels} | {name for name in single if name}
 
 
@@ -78,49 +85,67 @@ def assign_roles(scan: Scan, options: Options, labelled: bool) -> Roles:
     options : Options
         Columns that the user names.
     labelled : bool
-        If False, candidates and truth are ignored, and annotators unless the table has the column
-        that `options` names.
+        If False, candidates, truth and gold are ignored, and annotators unless the table has the
+        column that `options` names.
 
     Returns
     -------
     Roles
     """
     names = scan.schema.names
-    chosen = {*options.labels, options.annotator, options.truth, *options.features}
+    chosen = {*options.labels, options.annotator, options.truth, options.gold, *options.features}
     identity = _named(scan, options.id, [name for name in IDS if name not in chosen])
     labels: tuple[str, ...] = ()
-    annotator = truth = scores = None
+    annotator = truth = gold = scores = None
     if labelled:
         free_annotators = [name for name in ANNOTATORS if name not in chosen]
         annotator = _named(scan, options.annotator, free_annotators)
         labels = _label_columns(scan, options, annotator)
         free_truth = [TRUTH] if TRUTH not in {*labels, *chosen} else []
         truth = _named(scan, options.truth, free_truth)
+        gold = _named(scan, options.gold, ())
         if len(labels) == 1 and _holds_scores(scan):
             scores = SCORES
     elif options.annotator in names and identity is not None:
         annotator = options.annotator
-    for column, option in ((identity, "id"), (annotator, "annotator"), (truth, "truth")):
+    single = {"id": identity, "annotator": annotator, "truth": truth, "gold": gold}
+    for option, column in single.items():
         _refuse_nested(scan, column, option)
     if annotator is not None and identity is None:
         raise InputError(
             f"{scan.path}: the column {annotator!r} names annotators, but no column says which "
             "rows are one example: name it with --id."
         )
-    taken = {*labels, annotator, identity, truth, scores}
-    taken |= {*options.labels, options.annotator, options.truth}
+    taken = {*labels, annotator, identity, truth, gold, scores}
+    taken |= {*options.labels, options.annotator, options.truth, options.gold}
+    outputs = [name for name in names if OUTPUT.fullmatch(name) and name not in taken]
+    taken |= {*outputs}
     never_inputs = {LABELS, SCORES, *_bookkeeping(names)}
     if not labelled:
         never_inputs |= {TRUTH, *ANNOTATORS}
+    if scan.tag is not None:
+        never_inputs |= {TRUTH, GROUND_TRUTH}
     free = [
         name
         for name in names
         if name not in taken | never_inputs or (name == identity and name in IMAGES)
     ]
     kind, inputs, notes = _inputs(scan, options, free, {name for name in taken if name is not None})
-    roles = Roles(labels, identity, annotator, truth, scores, kind, inputs, notes)
+    notes = (*_output_notes([name for name in outputs if name not in inputs]), *notes)
+    roles = Roles(labels, identity, annotator, truth, gold, scores, kind, inputs, notes)
     _refuse_double(scan, roles)
     return roles
+
+
+def _output_notes(names: list[str]) -> tuple[str, ...]:
+    """Say which columns of an earlier export are not used."""
+    if not names:
+        return ()
+    shown = ", ".join(map(repr, names))
+    return (
+        f"left out: {shown}. `candidly export` writes columns of such names; name one by an "
+        "option, such as --truth, to use it.",
+    )
 
 
 def _holds_scores(scan: Scan) -> bool:
@@ -144,7 +169,8 @@ def _refuse_nested(scan: Scan, column: str | None, option: str) -> None:
 def _refuse_double(scan: Scan, roles: Roles) -> None:
     """Refuse a column with two parts; only an image or a text may also be the id."""
     parts: list[tuple[str | None, str]] = [(name, "labels") for name in roles.labels]
-    parts += [(roles.annotator, "annotator"), (roles.truth, "truth"), (roles.id, "id")]
+    parts += [(roles.annotator, "annotator"), (roles.truth, "truth")]
+    parts += [(roles.gold, "gold"), (roles.id, "id")]
     kind = roles.kind if roles.kind in ("images", "text") else "features"
     parts += [(name, kind) for name in roles.inputs]
     seen: dict[str, str] = {}
@@ -187,7 +213,7 @@ def _label_columns(scan: Scan, options: Options, annotator: str | None) -> tuple
         return tuple(_column(scan, name) for name in options.labels)
     if LABELS in names:
         return (LABELS,)
-    if annotator is not None and TRUTH in names and options.truth != TRUTH:
+    if annotator is not None and TRUTH in names and TRUTH not in (options.truth, options.gold):
         # A crowd table: task, worker, label.
         return (TRUTH,)
     texts = [name for name in names if is_text(_type(scan, name))]
@@ -281,8 +307,8 @@ def _matching(
         if passed := [name for name in found if name in taken]:
             shown = ", ".join(map(repr, passed))
             notes.append(
-                f"--features {pattern!r} leaves out {shown}: labels, ids and truth are not "
-                "features."
+                f"--features {pattern!r} leaves out {shown}: labels, ids, truth, gold and "
+                "columns of an export are not features."
             )
     if not chosen:
         raise InputError(

@@ -39,6 +39,7 @@ def build_dataset(scan: Scan, options: Options, labelled: bool) -> Dataset | Exa
     if not labelled:
         return Examples(ids, roles.kind, inputs, source, notes, where=where)
     fields, truth_notes = find_sets(roles, options, found, groups)
+    fields["columns"] = tuple(scan.schema.names)
     return Dataset(ids, roles.kind, inputs, source, (*notes, *truth_notes), where=where, **fields)
 
 
@@ -56,4 +57,5 @@ def _resolved(scan: Scan, options: Options, roles: Roles) -> Options:
         id=roles.id,
         annotator=roles.annotator or options.annotator,
         truth=roles.truth or options.truth,
+        gold=roles.gold or options.gold,
     )

@@ -45,7 +45,8 @@ class Npz(Format):
         return head.startswith(b"PK")
 
     def read(self, path: Path, options: Options, labelled: bool) -> Dataset | Examples:
-        arrays = load_npz(path, NPZ_NAMES if labelled else ("X", "id"))
+        gold_name = () if options.gold is None else (options.gold,)
+        arrays = load_npz(path, (*NPZ_NAMES, *gold_name) if labelled else ("X", "id"))
         kind, inputs = _as_inputs(path, "X", _require(path, arrays, "X"))
         ids = _as_ids(path, arrays.get("id"), len(inputs))
         source = Source(path, self.name, file_hash(path), options.as_dict())
@@ -55,12 +56,15 @@ class Npz(Format):
         truth = None
         if "y" in arrays:
             truth = truth_of_labels(path, "y", arrays["y"], sets)
-        return Dataset(ids, kind, inputs, source, (), sets=sets, truth=truth)
+        gold = _npz_gold(path, arrays, sets, options)
+        truth = None if options.gold == "y" else truth
+        return Dataset(ids, kind, inputs, source, (), sets=sets, truth=truth, gold=gold)
 
     def write(self, correction: Correction, path: Path) -> None:
         keep = correction.keep
         arrays = load_npz(correction.dataset.source.path)
-        arrays |= {name: arrays[name][keep] for name in ("X", "y", "id") if name in arrays}
+        of_rows = ("X", "y", "id", correction.dataset.source.options["gold"])
+        arrays |= {name: arrays[name][keep] for name in of_rows if name in arrays}
         written = correction.sets[keep]
         if "S" in arrays:
             arrays["S"] = written.dense().astype(arrays["S"].dtype)
@@ -90,6 +94,11 @@ class Mat(Format):
         source = Source(path, self.name, file_hash(path), options.as_dict())
         if not labelled:
             return Examples(ids, kind, inputs, source, ())
+        if options.gold is not None:
+            raise InputError(
+                f"{path}: --gold {options.gold} names a column, and .mat files have none. Save the "
+                "data as an NPZ file with X (n, d), S (n, c) and an array of gold labels (n,)."
+            )
         target = _rows_first(path, "partial_target", _require(path, found, "partial_target"), n)
         sets = matrix_sets(path, "partial_target", target, n, options.classes)
         truth = None
@@ -260,6 +269,17 @@ def _npz_sets(path: Path, arrays: dict[str, Any], n: int, options: Options) -> C
         labels,
         lambda row: row_place(path, row),
     )
+
+
+def _npz_gold(
+    path: Path, arrays: dict[str, Any], sets: CandidateSets, options: Options
+) -> NDArray[np.int64] | None:
+    """Read the array of gold labels that the user names; it may be `y`."""
+    if (name := options.gold) is None:
+        return None
+    if name in NPZ_NAMES and name != "y":
+        raise InputError(f"{path}: --gold {name}: this array has another part. Name one of labels.")
+    return truth_of_labels(path, name, _require(path, arrays, name), sets)
 
 
 def _is_csr(indptr: NDArray[Any], indices: NDArray[Any], n: int) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from candidly.checks import one_of
-from candidly.data.columns.roles import LABELS, TRUTH
+from candidly.data.columns.roles import GROUND_TRUTH, LABELS, TRUTH
 from candidly.data.columns.scan import Scan, scan_table
 from candidly.data.columns.tables import build_dataset
 from candidly.data.dataset import Correction, Dataset, Examples, Options
@@ -32,6 +32,10 @@ NOTES = {
     "verified": "{} task(s) have a verified label (ground truth): it is the truth, and a candidate "
     "only if there is no other annotation.",
 }
+GOLD_NOTE = (
+    "verified labels are gold: they are certain, train the model, and are not evaluated. To only "
+    "evaluate by them, use --truth label."
+)
 
 
 class LabelStudio(Format):
@@ -55,6 +59,8 @@ class LabelStudio(Format):
         scan = _scan_answers(path, options) if labelled else _scan_tasks(path, options)
         annotator = "annotator" if labelled else None
         of_columns = options.with_values(labels=(), id="id", annotator=annotator)
+        if labelled and options.gold is None and GROUND_TRUTH in scan.schema.names:
+            of_columns = of_columns.with_values(gold=GROUND_TRUTH)
         return build_dataset(scan, of_columns, labelled)
 
     def write(self, correction: Correction, path: Path) -> None:
@@ -108,6 +114,10 @@ def _scan_answers(path: Path, options: Options) -> Scan:
             f"{path}: no task has an annotation with a choice. Export the labelled tasks as JSON."
         )
     notes = [text.format(counts[name]) for name, text in NOTES.items() if counts[name]]
+    may_be_gold = options.gold in (None, GROUND_TRUTH) and options.truth != TRUTH
+    if may_be_gold and any(row[TRUTH] is not None for row in rows):
+        rows = [row | {GROUND_TRUTH: row[TRUTH]} for row in rows]
+        notes.append(GOLD_NOTE)
     if key == "predictions":
         notes.append("there are no annotations: the candidates are the predictions.")
     return scan_table(
@@ -122,7 +132,7 @@ def _scan_answers(path: Path, options: Options) -> Scan:
 
 def _data(task: dict[str, Any]) -> dict[str, Any]:
     """Return the task's own fields; names that our columns have get a prefix."""
-    ours = ("id", "annotator", LABELS, TRUTH)
+    ours = ("id", "annotator", LABELS, TRUTH, GROUND_TRUTH)
     return {f"data.{name}" if name in ours else name: value for name, value in task["data"].items()}
 
 

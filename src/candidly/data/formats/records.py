@@ -204,12 +204,12 @@ def _corrected(correction: Correction, objects: list[dict[str, Any]]) -> list[di
     name = options["labels"][0] if dataset.answers is None else LABELS
     outdated = outdated_columns(dataset)
     corrected = []
-    for entry, labels, is_kept in zip(
-        objects, correction.sets, correction.keep.tolist(), strict=True
-    ):
-        if is_kept:
+    kept = correction.keep.tolist()
+    for row, (entry, labels) in enumerate(zip(objects, correction.sets, strict=True)):
+        if kept[row]:
             is_text = isinstance(entry.get(name), str)
             cell = joined(labels, options["sep"]) if is_text else list(labels)
             rest = {key: value for key, value in entry.items() if key not in outdated}
-            corrected.append(rest | {name: cell})
+            new = {column: values[row] for column, values in correction.columns.items()}
+            corrected.append(rest | {name: cell} | new)
     return corrected
