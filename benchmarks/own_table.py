@@ -25,7 +25,7 @@ COMMANDS = {
     "1,500 texts, three annotator columns": [
         *("reviews.csv", "--labels", "ann,bob,cy", "--text", "review"),
     ],
-    "Label Studio, 600 tasks, three annotators": ["tasks.json"],
+    "Label Studio, 600 tasks, three annotators": ["tasks.json", "--truth", "label"],
     "200,000 embeddings of 128 numbers": ["embeddings.parquet"],
 }
 

@@ -113,6 +113,25 @@ def test_options_and_annotators(tmp_path):
     assert facts["full_sets"] == 2
 
 
+def test_gold_rows_are_counted(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("candidates,x,sure\ncat,1,dog\ndog,2,\ncat,3,none of the classes\ndog,4,dog\n")
+    text = run(path, "--gold", "sure").stdout
+    assert (
+        "  gold        3 rows: 1 outside their sets, 1 of no class (taken as certain, not "
+        "evaluated)\n"
+    ) in text
+    assert "inputs      table from x\n" in text
+    assert f"  candidly fit {path} --gold sure --out run\n" in text
+    facts = json.loads(run(path, "--gold", "sure", "--json").stdout)
+    assert facts["gold"] == {"known": 3, "outside": 1, "no_class": 1}
+    assert json.loads(run(path, "--json").stdout)["gold"] is None
+    assert "  gold  " not in run(path).stdout
+    assert "--max-memory 1GB --out run\n" in run(path, "--max-memory", "1GB").stdout
+    refused = run(path, "--gold", "x", code=2).stderr
+    assert "row 1 (the header not counted), column 'x': the gold label '1' is not among" in refused
+
+
 def test_agreement_is_shown(tmp_path):
     path = tmp_path / "a.csv"
     rows = ["cat,cat,cat", "dog,dog,cat", "cat,cat,", "dog,,"] * 5

@@ -70,7 +70,8 @@ def annotated(path, n=500):
 def fitted(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fit")
     y, outside = annotated(folder / "a.csv")
-    options = ("--labels", "good,wide,bad", "--folds", "3")
+    # All three are misled together: processes that take answers one by one believe them.
+    options = ("--labels", "good,wide,bad", "--folds", "3", "--process", "blind")
     done = run("fit", "a.csv", *options, "--out", "run", cwd=folder)
     return folder, done, y, outside
 
@@ -347,14 +348,18 @@ def test_audit_needs_no_training_and_no_torch(tmp_path):
         "try: app(sys.argv[1:])\n"
         "except SystemExit as end: print('torch' in sys.modules, end.code, file=sys.stderr)"
     )
-    options = ["--labels", "good,wide,bad", "--probs", "p.npy", "--json", "--fail-above", "0.02"]
-    command = [sys.executable, "-c", code, "audit", "a.csv", *options, "--out", "run"]
+    # All three are misled together: processes that take answers one by one believe them.
+    options = ["--labels", "good,wide,bad", "--process", "blind", "--fail-above", "0.02", "--json"]
+    files = ["a.csv", "--probs", "p.npy", "--out", "run"]
+    command = [sys.executable, "-c", code, "audit", *files, *options]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)
     assert done.stderr.splitlines()[-1] == "False 1"
     assert "of the rows have their truth outside their candidates, more than 2.0%" in done.stderr
     found = json.loads(done.stdout)
     data = read_file(tmp_path / "a.csv", labels="good,wide,bad")
-    expected = candidly.audit(data.sets, np.load(tmp_path / "p.npy"), answers=data.answers)
+    expected = candidly.audit(
+        data.sets, np.load(tmp_path / "p.npy"), answers=data.answers, process="blind"
+    )
     written = pd.read_parquet(tmp_path / "run" / "audit.parquet")
     assert written["p_closed"].tolist() == expected["p_closed"].tolist(), (
         "the audit is that of the library"
@@ -424,11 +429,11 @@ def test_the_probabilities_of_a_run_can_be_audited(fitted):
     first = pd.read_parquet(folder / "run" / "audit.parquet")
     best = np.take_along_axis(probs, data.sets.indices[data.sets.indptr[:-1]][:, None], axis=1)
     assert (best <= np.exp(-first["inside_loss"].to_numpy()[:, None]) + 2e-3).all()
-    options = ("--labels", "good,wide,bad", "--probs", "run/probs.npz", "--out", "checked")
-    run("audit", "a.csv", *options, cwd=folder)
+    options = ("--labels", "good,wide,bad", "--process", "blind", "--out", "checked")
+    run("audit", "a.csv", "--probs", "run/probs.npz", *options, cwd=folder)
     second = pd.read_parquet(folder / "checked" / "audit.parquet")
     assert (first["verdict"] == second["verdict"]).mean() > 0.97, "energy and neighbours differ"
-    exact = candidly.Audit(data.sets, probs.astype(float), answers=data.answers).table
+    exact = candidly.Audit(data.sets, probs.astype(float), process="blind").table
     assert second["verdict"].tolist() == exact["verdict"].tolist()
     finite = np.isfinite(second["inside_loss"]) & (second["inside_loss"] < 5)
     np.testing.assert_allclose(
@@ -647,7 +652,10 @@ def test_export_says_where_images_are_found(tmp_path):
 
 
 def label_studio(path, n=120):
-    """Tasks with text and three annotators; the second and third err in every fifth task."""
+    """Tasks with text and three annotators; the second and third err in every fifth task.
+
+    Both err in other tasks: of two who make the same errors, an audit believes both.
+    """
     words = {
         "sun": "bright warm summer beach",
         "rain": "wet grey umbrella cloud",
@@ -660,10 +668,10 @@ def label_studio(path, n=120):
         said = [
             names[y],
             names[(y + 1) % 3] if i % 5 == 0 else names[y],
-            names[(y + 1) % 3] if i % 5 == 0 else names[y],
+            names[(y + 1) % 3] if i % 5 == 1 else names[y],
         ]
         if i % 15 == 0:
-            said[0] = said[1]  # the truth is outside
+            said = [said[1]] * 3  # the truth is outside
         annotations = [
             {"completed_by": k, "result": [_choice(label)]} for k, label in enumerate(said, 1)
         ]
