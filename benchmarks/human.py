@@ -253,6 +253,7 @@ def _open_table(lines: list[dict]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cells", nargs="+", choices=list(CELLS), default=list(CELLS))
+    parser.add_argument("--inputs", nargs="+", default=["lite0", "pixels", "text"])
     parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
     parser.add_argument("--out", type=Path)
     parser.add_argument("--cache", type=Path, default=Path("human-cache"))
@@ -271,7 +272,7 @@ def run(given: argparse.Namespace) -> None:
     done = {(line["cell"], line["seed"]) for line in map(json.loads, lines)}
     for seed in given.seeds:
         for cell in (cell for name in given.cells for cell in CELLS[name]):
-            if (cell.name, seed) in done:
+            if (cell.name, seed) in done or cell.inputs not in given.inputs:
                 continue
             line = measure(cell, seed, given.cache)
             with given.out.open("a") as file:
