@@ -50,6 +50,7 @@ def test_scripts_and_make_targets_exist(page):
     [
         ("speed.md", "all.py --show --out results"),
         ("speed.md", "curve.py --show results/curve.jsonl"),
+        ("audit.md", "human.py --show results/human.jsonl"),
         ("results.md", "leads.py features --results results/features.jsonl"),
         ("results.md", "leads.py mini --results results/mini.jsonl"),
     ],
