@@ -121,7 +121,8 @@ def test_annotators_are_told_apart(fitted):
     assert people["good"]["answers"] == 400
     assert people["wide"]["width"] == 2
     assert people["bad"]["missed"][0]["label"] == "cat"
-    assert people["bad"]["missed"][0]["share"] == pytest.approx(0.5, abs=0.15)
+    # Of 70 cats, 47 are not called so: half of those that mislead nobody, and all that do.
+    assert people["bad"]["missed"][0]["share"] == pytest.approx(47 / 70, abs=0.1)
     for entry in people.values():
         assert entry["outside"] == pytest.approx(entry["true_outside"], abs=0.07)
     assert "misses cat" in done.stdout
