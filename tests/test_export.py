@@ -447,3 +447,20 @@ def test_gold_labels_are_written_back(tmp_path):
     out = write_sets(data, NEW, tmp_path / "b.npz", keep=KEEP, columns=CONSENSUS)
     again = read_file(out, gold="sure")
     assert again.gold.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+def test_gold_of_a_later_row_is_not_lost(tmp_path, form):
+    rows = [("a", "x", "cat", ""), ("b", "x", "bird", ""), ("a", "y", "dog", "dog")]
+    rows.append(("c", "x", "dog", "cat"))
+    names = ("id", "annotator", "candidates", "sure")
+    path = tmp_path / f"a.{form}"
+    if form == "csv":
+        path.write_text("\n".join(",".join(row) for row in [names, *rows]) + "\n")
+    else:
+        path.write_text("\n".join(json.dumps(dict(zip(names, row, strict=True))) for row in rows))
+    data = read_file(path, gold="sure")
+    assert list(data.gold_labels()) == ["dog", None, "cat"]
+    again = read_file(write_sets(data, NEW, tmp_path / f"b.{form}"), gold="sure")
+    assert again.ids.tolist() == ["a", "b", "c"]
+    assert list(again.gold_labels()) == ["dog", None, "cat"]

@@ -103,12 +103,18 @@ def free_names(names: Iterable[str], dataset: Dataset) -> dict[str, str]:
     return {name: free(name) for name in names}
 
 
-def first_rows(ids: list[Any]) -> list[int]:
-    """Find the first row of each id."""
+def first_rows(ids: list[Any], gold: list[Any] | None = None) -> list[int]:
+    """Find the first row of each id; if there are gold labels, the first that has one."""
     first: dict[Any, int] = {}
     for row, name in enumerate(ids):
-        first.setdefault(name, row)
+        known = first.setdefault(name, row)
+        if gold is not None and _is_blank(gold[known]) and not _is_blank(gold[row]):
+            first[name] = row
     return list(first.values())
+
+
+def _is_blank(cell: Any) -> bool:
+    return cell is None or (isinstance(cell, str) and not cell.strip())
 
 
 def joined(labels: tuple[Any, ...], sep: str | None) -> str:
@@ -166,7 +172,9 @@ def _one_row_per_example(dataset: Dataset, table: pa.Table, kind: pa.DataType) -
 
     options = dataset.source.options
     if options["annotator"] is not None:
-        table = table.take(pa.array(first_rows(table.column(options["id"]).to_pylist())))
+        ids = table.column(options["id"]).to_pylist()
+        gold = None if options["gold"] is None else table.column(options["gold"]).to_pylist()
+        table = table.take(pa.array(first_rows(ids, gold)))
     outdated = outdated_columns(dataset)
     table = table.select([name for name in table.schema.names if name not in outdated])
     return table.append_column(pa.field(LABELS, kind), pa.nulls(len(table), kind))

@@ -200,7 +200,11 @@ def _corrected(correction: Correction, objects: list[dict[str, Any]]) -> list[di
     dataset = correction.dataset
     options = dataset.source.options
     if options["annotator"] is not None:
-        objects = [objects[i] for i in first_rows([entry[options["id"]] for entry in objects])]
+        ids = [entry[options["id"]] for entry in objects]
+        gold = None
+        if options["gold"] is not None:
+            gold = [entry.get(options["gold"]) for entry in objects]
+        objects = [objects[i] for i in first_rows(ids, gold)]
     name = options["labels"][0] if dataset.answers is None else LABELS
     outdated = outdated_columns(dataset)
     corrected = []
