@@ -23,6 +23,7 @@ import numpy as np
 from sklearn.metrics import average_precision_score
 
 import candidly
+from candidly.bench.runner import machine
 from candidly.storage.provenance import versions
 from human_data import CELLS, Case, Cell, case
 
@@ -37,7 +38,13 @@ def measure(cell: Cell, seed: int, folder: Path) -> dict:
     ours = _audit(made)
     ours["seconds"] = round(time.perf_counter() - began, 2)
     rivals = _rivals(made)
-    return {"cell": cell.name, "seed": seed, "audit": ours, "rivals": rivals, "made": versions()}
+    return {
+        "cell": cell.name,
+        "seed": seed,
+        "audit": ours,
+        "rivals": rivals,
+        "made": versions() | machine(),
+    }
 
 
 def _outside(made: Case, sets: candidly.CandidateSets) -> np.ndarray:

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 import candidly
+from candidly.bench.runner import machine
 from candidly.storage.provenance import versions
 from candidly.tensors.nets import build_net
 from human_data import _human, _inputs, _pixels
@@ -52,7 +53,12 @@ def run(out: Path) -> None:
                 continue
             began = time.perf_counter()
             accuracy = measure(*make(what, seed), seed, epochs)
-            line = {"cell": name, "seed": seed, "accuracy": accuracy, "made": versions()}
+            line = {
+                "cell": name,
+                "seed": seed,
+                "accuracy": accuracy,
+                "made": versions() | machine(),
+            }
             line["seconds"] = round(time.perf_counter() - began, 1)
             with out.open("a") as file:
                 file.write(json.dumps(line) + "\n")

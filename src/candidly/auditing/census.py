@@ -394,8 +394,8 @@ def _estimate(
     low = np.clip(np.minimum(low, point), 0, 1)
     high = np.clip(np.maximum(high, point), 0, 1)
     intervals = [(float(a), float(b)) for a, b in zip(low, high, strict=True)]
-    notes = _notes(shares, weight, rows, process, single, guessed)
     chance = chance_note(seen, c)
+    notes = (*_notes(shares, weight, rows, process, single, guessed), *few_note(n))
     return RatesEstimate(
         float(point[0]),
         float(point[1]),
@@ -403,7 +403,7 @@ def _estimate(
         intervals[0],
         intervals[1],
         intervals[2],
-        notes=(*notes, *([chance] if chance else []), *few_note(n)),
+        notes=notes if chance is None else (chance,),  # the other notes name shares
         process=process.name,
         reliable=chance is None,
     )

@@ -83,19 +83,11 @@ def _facts(audit: Audit) -> dict[str, Any]:
         "labels": [*map(_shown, outputs.sets.classes[:WIDEST].tolist())],
         "reliable": estimate.reliable,
         "process": {"name": estimate.process, "words": process_words(estimate.process)},
-        "notes": _notes(estimate),
+        "notes": list(estimate.notes),
         "answers": None if answers is None else _answers_facts(answers),
         "agreement": _agreement(answers) if several and answers is not None else None,
         "consensus": _consensus(audit.table, answers) if several and answers is not None else None,
     }
-
-
-def _notes(estimate: RatesEstimate) -> list[str]:
-    """All notes; if nothing follows from the outputs, only the reason, as others name shares."""
-    notes = list(estimate.notes)
-    if estimate.reliable:
-        return notes
-    return [note for note in notes if "best class is a candidate" in note] or notes
 
 
 def process_words(name: str) -> str:

@@ -219,6 +219,7 @@ def _estimate(fits: list[Mixture], weight: float, seen: Observed, c: int) -> Rat
     closed, open_ = (float(x) for x in np.clip(point[:2], 0, 1))
     outside = min(closed + open_, 1.0)
     sizeless = fits[0].size_odds is None
+    chance = chance_note(seen, c)
     notes = (*_notes(points, weight, by_sizes_alone, sizeless, excess), *_warnings(seen, c))
     return RatesEstimate(
         closed,
@@ -227,8 +228,8 @@ def _estimate(fits: list[Mixture], weight: float, seen: Observed, c: int) -> Rat
         intervals[0],
         intervals[1],
         intervals[2],
-        notes,
-        reliable=chance_note(seen, c) is None,
+        notes if chance is None else (chance,),  # the other notes name shares
+        reliable=chance is None,
     )
 
 
@@ -267,8 +268,6 @@ def _notes(
 
 def _warnings(seen: Observed, c: int) -> Iterator[str]:
     """Say where the rows themselves tell little."""
-    if (mismatch := chance_note(seen, c)) is not None:
-        yield mismatch
     yield from few_note(len(seen.sizes))
     if (seen.sizes == c).all():
         yield (
