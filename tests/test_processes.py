@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import logsumexp
+from sklearn.metrics import average_precision_score
 
 from candidly import Answers, Audit, CandidateSets, Rates, audit, corrupt, estimate_rates
 from candidly.auditing.census import (
@@ -19,13 +22,12 @@ from candidly.auditing.census import (
     unanimity,
 )
 from candidly.auditing.choice import held_out, make_study
-from candidly.auditing.crowd import Rows, fit_explanation, log_joint, truth_given
+from candidly.auditing.crowd import BLAMED, Rows, fit_explanation, log_joint, truth_given
 from candidly.auditing.evidence import observe, read_gold, read_outputs
 from candidly.auditing.processes import NAMES, PROCESSES, Evidence
 from candidly.auditing.processes.annotators import AnnotatorConfusion, able
 from candidly.auditing.processes.confusion import (
     Confusion,
-    count_answers,
     error_rate,
     shrunk,
     with_error,
@@ -179,7 +181,7 @@ def test_inclusion_fits_frequencies_and_one_rate_for_the_truth():
 
 def test_answers_of_several_labels_are_shared_among_them():
     answers = Answers([["a|b"]], ["a", "b", "c"])
-    counted = count_answers(MATRIX, answers.membership(), np.array([[1.0, 0.0, 0.0]]))
+    counted = evidence_of(answers).said.counted(MATRIX, np.array([[1.0, 0.0, 0.0]]))
     np.testing.assert_allclose(counted[0], [0.7 / 0.8, 0.1 / 0.8, 0, 0])
     np.testing.assert_allclose(counted[1:], 0)
 
@@ -247,7 +249,7 @@ def test_a_model_that_is_sure_and_wrong_is_noticed():
     answers, logits, truth = people(3000, k=3, error=0.1, skill=5.0, slip=0.2)
     rows = rows_from(answers, logits)
     found = fit_explanation(Confusion.start(rows.evidence), rows, with_open=False)
-    assert found.slip == pytest.approx(0.2, abs=0.04)
+    assert found.slip + found.misled == pytest.approx(0.2, abs=0.04)
     outside = (~answers.to_sets().contains(truth)).mean()
     low, high = estimate_rates(answers, logits=logits).outside_interval
     assert low <= outside <= high
@@ -266,6 +268,7 @@ def test_dependence_softens_and_keeps_the_order():
     answers, logits, _ = people(400)
     rows = rows_from(answers, logits)
     found = fit_explanation(Confusion.start(rows.evidence), rows, with_open=False)
+    found = replace(found, slip=0.0, misled=0.0)
     joint = log_joint(found, rows)
     independent = truth_given(found, rows, 0.0)
     np.testing.assert_allclose(
@@ -278,6 +281,84 @@ def test_dependence_softens_and_keeps_the_order():
     softened = independent**0.5  # three answers: 1 / (1 + 2 * 0.5)
     np.testing.assert_allclose(half, softened / softened.sum(1, keepdims=True), atol=1e-12)
     np.testing.assert_allclose(half.sum(axis=1), 1)
+
+
+def naive_truth(found, rows, power):
+    """P(truth | x, answers) by sums over what the row looks like, one row at a time."""
+    c = rows.log_probs.shape[1]
+    f = found.classes
+    looks = found.process.log_likelihood(rows.evidence)
+    result = []
+    for i in range(len(rows)):
+        p = np.exp(found.sharpness * rows.log_probs[i])
+        prior = (1 - found.slip) * p / p.sum() + found.slip / c
+        turn = np.array([[found.misled * f[j] / (1 - f[t]) for j in range(c)] for t in range(c)])
+        np.fill_diagonal(turn, 1 - found.misled)
+        shown = prior @ turn
+        look = (shown * np.exp(looks[i])) ** power
+        look /= look.sum()
+        result.append(
+            [sum(look[j] * prior[t] * turn[t, j] / shown[j] for j in range(c)) for t in range(c)]
+        )
+    return np.array(result)
+
+
+@pytest.mark.parametrize("dependence", [0.0, 0.5, 1.0])
+def test_misleading_rows_equal_the_sums_over_what_a_row_looks_like(dependence):
+    answers, logits, _ = people(60, slip=0.2, skill=5.0)
+    rows = rows_from(answers, logits)
+    start = Confusion.start(rows.evidence)
+    found = fit_explanation(start, rows, with_open=False, rounds=5)
+    found = replace(found, slip=0.05, misled=0.1)
+    power = 1 / (1 + 2 * dependence)
+    expected = naive_truth(found, rows, power)
+    np.testing.assert_allclose(truth_given(found, rows, dependence)[:, :-1], expected, atol=1e-12)
+    if not dependence:  # independent answers: the same as the joint probability
+        joint = log_joint(found, rows)
+        np.testing.assert_allclose(
+            np.exp(joint - logsumexp(joint, axis=1)[:, None])[:, :-1], expected, atol=1e-12
+        )
+
+
+def misled_together(n=1500, share=0.2, seed=0):
+    """(answers, logits, truth): three able people who are all misled in some rows, a good model."""
+    rng = np.random.default_rng(seed)
+    truth = rng.integers(5, size=n)
+    shown = np.where(rng.random(n) < share, (truth + rng.integers(1, 5, size=n)) % 5, truth)
+    wrong = (shown[:, None] + rng.integers(1, 5, size=(n, 3))) % 5
+    said = np.where(rng.random((n, 3)) < 0.05, wrong, shown[:, None])
+    return Answers(said, 5), 4 * np.eye(5)[truth] + rng.normal(size=(n, 5)), truth
+
+
+def test_rows_that_mislead_everybody_head_the_list_and_shares_hold_them():
+    answers, logits, truth = misled_together()
+    outside = ~answers.to_sets().contains(truth)
+    assert outside.mean() == pytest.approx(0.2, abs=0.03)
+    table = audit(answers, logits=logits)
+    assert average_precision_score(outside, table.p_outside) > 0.95
+    low, high = estimate_rates(answers, logits=logits).outside_interval
+    assert low <= outside.mean() <= high
+
+
+def test_the_consensus_stays_with_people_who_agree():
+    answers, logits, truth = people(3000, k=6, error=0.3, skill=5.0, slip=0.2)
+    label = audit(answers, logits=logits).consensus_label.cat.codes
+    assert (label == truth).mean() > (answers.majority() == truth).mean()
+
+
+def test_gold_rows_say_whether_people_or_the_model_are_wrong():
+    answers, logits, truth = misled_together()
+    gold = [int(t) if i % 10 == 0 else None for i, t in enumerate(truth)]
+    rows = rows_from(answers, logits, gold)
+    start = Confusion.start(rows.evidence)
+    found = fit_explanation(start, rows, with_open=False)
+    assert found.misled > 0.15
+    assert found.slip < 0.1
+    without = fit_explanation(start, rows_from(answers, logits), with_open=False)
+    assert without.misled == pytest.approx(BLAMED * (without.slip + without.misled))
+    rest = np.arange(len(truth)) % 10 > 0
+    label = audit(answers, logits=logits, gold=gold).consensus_label.cat.codes
+    assert (label == truth)[rest].mean() > 0.95
 
 
 def test_gold_is_certain_and_informs_the_process():

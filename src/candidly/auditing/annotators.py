@@ -24,7 +24,7 @@ from scipy.special import expit, logit
 
 from candidly.answers import Answers
 from candidly.auditing.census import Census
-from candidly.auditing.crowd import Explanation, Rows, truth_given
+from candidly.auditing.crowd import Explanation, Rows, blamed, truth_given
 from candidly.auditing.processes.annotators import AnnotatorConfusion
 from candidly.auditing.processes.confusion import Confusion
 from candidly.auditing.rates import INTERVAL_FACTOR, NORMAL_90, RatesEstimate, Study
@@ -328,15 +328,16 @@ def _fitted_rates(found: Explanation, answers: Answers, k: int) -> Floats:
     """(k,) the error rate that an explanation assumes of each annotator; the last may be others."""
     process = found.process
     assert isinstance(process, Confusion)
-    rates = np.full(k, _error(process.matrix, found.classes))
+    rates = np.full(k, _error(process.matrix, found))
     if isinstance(process, AnnotatorConfusion):
         for number, annotator in enumerate(_by_activity(answers)[:LISTED].tolist()):
-            rates[number] = _error(process.matrix_of(annotator), found.classes)
+            rates[number] = _error(process.matrix_of(annotator), found)
     return np.clip(rates, *RATE)
 
 
-def _error(matrix: Floats, classes: Floats) -> float:
-    return 1 - float(classes @ np.diag(matrix))
+def _error(matrix: Floats, found: Explanation) -> float:
+    """How often answers are wrong: the row misleads, or the annotator errs."""
+    return 1 - (1 - found.misled) * float(found.classes @ np.diag(matrix))
 
 
 def other_readings(study: Study | Census) -> list[Explanation]:
@@ -353,7 +354,8 @@ def other_readings(study: Study | Census) -> list[Explanation]:
     """
     if not isinstance(study, Census) or not isinstance(study.process, Confusion):
         return []
-    return [study.without, *([study.full] if study.weight > BELIEVED else [])]
+    believed = [study.without, *([study.full] if study.weight > BELIEVED else [])]
+    return [reading for found in believed for reading in blamed(found)]
 
 
 def stretch_of(study: Study | Census, estimate: RatesEstimate) -> tuple[float, float]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +26,7 @@ from candidly.auditing.crowd import (
     DEPENDENCE,
     Explanation,
     Rows,
+    blamed,
     fit_explanation,
     truth_given,
 )
@@ -56,11 +58,15 @@ Floats = NDArray[np.floating[Any]]
 
 SAMPLED_ENTRIES = 2_000_000  # rows times classes that a process is fitted to
 MOST_SAMPLED = 20_000  # rows
+COMPARED_ENTRIES = 500_000  # rows times classes that explanations are compared on
 MODEL_ERROR = 0.005  # added to both ends of an interval: models err
 ONE_ANSWER = (0.8, 1.3, 0.015)  # one answer per row: low * first, high * second + third
 # A model whose best class is the answer less often than this does not overrule a single answer.
 OVERRULES = 0.5
 SUREST = 0.2  # share of the rows that the model is surest of
+N_GUESSES = 3  # parameters of `Guesses`
+GUESS_ROUNDS = 40  # of EM, to find out whether people guess
+SURE_OF_GUESSES = 0.99
 UNANIMITY_LIMIT = 3.5  # standard errors by which answers may agree more than expected
 
 
@@ -131,10 +137,8 @@ def take_census(outputs: Outputs, start: Process | type[Process]) -> Census:
     reference = make_reference(outputs, sample(len(outputs)))
     seen = observe(outputs, chosen, reference)
     rows = rows_of(outputs, chosen, seen)
-    guess = start.start(rows.evidence) if isinstance(start, type) else start
-    without = fit_explanation(guess, rows, with_open=False)
-    full = fit_explanation(guess, rows, with_open=True)
-    weight = _weight_of_open(full, without, rows)
+    first = start.start(rows.evidence) if isinstance(start, type) else start
+    full, without, weight = _fitted(first, rows)
     single = isinstance(without.process, Confusion) and without.process.flat
     if single:
         shares, full, without = _single_answers(full, without, weight, rows)
@@ -143,6 +147,45 @@ def take_census(outputs: Outputs, start: Process | type[Process]) -> Census:
     overrules = not single or float(seen.hit.mean()) >= OVERRULES
     estimate = _estimate(shares, weight, rows, seen, without.process, single)
     return Census(estimate, full, without, weight, reference, overrules, rows)
+
+
+def _fitted(first: Process, rows: Rows) -> tuple[Explanation, Explanation, float]:
+    """(with open rows, without them, probability of the first against the second).
+
+    If people guess at open rows, these are told from hard rows, and the second has no guesses.
+    """
+    if people_guess(first, rows):
+        fit = partial(fit_explanation, first, rows, with_open=True, with_difficulty=True)
+        without, full = fit(), fit(with_guesses=True)
+        return full, without, _weight(full, without, N_GUESSES, rows)
+    without = fit_explanation(first, rows, with_open=False)
+    full = fit_explanation(first, rows, with_open=True)
+    return full, without, _weight_of_open(full, without, rows)
+
+
+def people_guess(first: Process, rows: Rows) -> bool:
+    """Check whether people guess at rows of no class, rather than err more at hard rows.
+
+    Both leave rows at which people disagree. At a hard row the truth is still the most likely
+    answer; guesses follow what the row resembles.
+
+    Parameters
+    ----------
+    first : Process
+        A first guess.
+    rows : Rows
+
+    Returns
+    -------
+    bool
+        False for processes other than confusion matrices, and with one answer per row.
+    """
+    if not isinstance(first, Confusion) or first.flat or len(rows) < FEW:
+        return False
+    few = rows[sample(len(rows), compared_size(rows.evidence.n_classes))]
+    fit = partial(fit_explanation, first, few, with_open=True, with_difficulty=True)
+    without, full = fit(rounds=GUESS_ROUNDS), fit(with_guesses=True, rounds=GUESS_ROUNDS)
+    return _weight(full, without, N_GUESSES, few) > SURE_OF_GUESSES
 
 
 def sample_size(n_classes: int) -> int:
@@ -162,6 +205,25 @@ def sample_size(n_classes: int) -> int:
     (20000, 5000)
     """
     return int(np.clip(SAMPLED_ENTRIES // n_classes, 5000, MOST_SAMPLED))
+
+
+def compared_size(n_classes: int) -> int:
+    """Decide how many rows explanations are compared on.
+
+    Parameters
+    ----------
+    n_classes : int
+
+    Returns
+    -------
+    int
+
+    Examples
+    --------
+    >>> compared_size(10), compared_size(150)
+    (5000, 3333)
+    """
+    return int(np.clip(COMPARED_ENTRIES // n_classes, 2500, 5000))
 
 
 def rows_of(outputs: Outputs, chosen: Any, seen: Observed) -> Rows:
@@ -194,7 +256,12 @@ def _weight_of_open(full: Explanation, without: Explanation, rows: Rows) -> floa
     if rows.gold is not None and (rows.gold == -1).any():
         return 1.0
     assert full.open_weights is not None
-    penalty = 0.5 * len(full.open_weights) * np.log(len(rows))
+    return _weight(full, without, len(full.open_weights), rows)
+
+
+def _weight(full: Explanation, without: Explanation, parameters: int, rows: Rows) -> float:
+    """Probability of the first explanation, which has some parameters more."""
+    penalty = 0.5 * parameters * np.log(len(rows))
     return float(expit((full.fit - without.fit - penalty) / INTERVAL_FACTOR**2))
 
 
@@ -251,11 +318,15 @@ def _shares(posterior: Floats, rows: Rows) -> Floats:
 
 
 def _several_answers(full: Explanation, without: Explanation, weight: float, rows: Rows) -> Shares:
-    """From answers that each count in full, to answers to a row that count as one."""
+    """From answers that each count in full, to answers to a row that count as one.
+
+    Where a sure model and all people disagree, it may always be the model, or always people.
+    """
     point = _shares(_blended(full, without, weight, rows, DEPENDENCE), rows)
     ends = [
-        _shares(truth_given(found, rows, dependence), rows)
+        _shares(truth_given(reading, rows, dependence), rows)
         for found in _believed(full, without, weight)
+        for reading in blamed(found)
         for dependence in (0.0, 1.0)
     ]
     return _as_shares(np.min(ends, axis=0), point, np.max(ends, axis=0))

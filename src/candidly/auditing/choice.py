@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp
 
-from candidly.auditing.census import Census, rows_of, take_census
+from candidly.auditing.census import Census, compared_size, rows_of, take_census
 from candidly.auditing.crowd import Rows, fit_explanation, log_joint
 from candidly.auditing.evidence import Observed, Outputs, make_reference, observe
 from candidly.auditing.mixture import design, explain, fit_mixture
@@ -26,7 +26,6 @@ from candidly.errors import InputError
 # Standard errors by which wrong candidates may follow the model's ranking before other processes
 # are tried: sets drawn blindly are recognised without that cost.
 HINT = 2.0
-COMPARED = 5000  # rows that processes are compared on
 ROUNDS = 30  # of EM for a comparison
 
 Floats = NDArray[np.floating[Any]]
@@ -144,7 +143,7 @@ def _numbers(rows: Rows) -> range:
 
 
 def _compared(outputs: Outputs) -> tuple[Rows, Observed]:
-    chosen = sample(len(outputs), COMPARED)
+    chosen = sample(len(outputs), compared_size(outputs.sets.n_classes))
     seen = observe(outputs, chosen, make_reference(outputs, chosen))
     return rows_of(outputs, chosen, seen), seen
 

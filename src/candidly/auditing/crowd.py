@@ -2,13 +2,21 @@
 
     P(truth = t | x)     = (1 - slip) * softmax(sharpness * log p(x)) + slip / c:
                            the model, as sure as it deserves to be, and at times wrong at random
-    P(answers | t)       = the process (`auditing.processes`)
+    P(looks like j | t)  = 1 - misled for j = t; else misled, in proportion to the classes:
+                           a row may mislead everybody who sees it
+    P(answers | j)       = the process (`auditing.processes`), in `hard` rows with more errors
     P(none of the classes | x) = w(x), logistic in the signs of open rows, as in `auditing.mixture`
-    P(answers | none)    = the answers to some other row: they have nothing to do with x
+    P(answers | none)    = the answers to some other row: they have nothing to do with x;
+                           or guesses (`auditing.guesses`)
 
-EM treats the answers to a row as independent, given its truth. People are not: what one person
-mistakes, the next one does too, and the model learnt from them. So the posterior of a row with K
-answers is raised to the power
+Where the model is sure and all people say something else, the answers cannot tell which of the two
+is wrong. EM finds how often this happens. People are blamed in a share BLAMED of these rows: enough
+to put them at the top of a list for review, and too little to change the consensus. Shares are
+bounded by blaming the model alone, and people alone.
+
+EM treats the answers to a row as independent, given what it looks like. People are not: what one
+person mistakes, the next one does too, and the model learnt from them. So the posterior of what a
+row with K answers looks like is raised to the power
 
     1 / (1 + (K - 1) * DEPENDENCE)
 
@@ -20,21 +28,27 @@ DEPENDENCE = 0, each answer counts in full, and 1, all answers to a row count as
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logsumexp
 
+from candidly.auditing.difficulty import Difficulty
+from candidly.auditing.guesses import SHARE, Guesses
 from candidly.auditing.mixture import OPEN_SLOPE, newton_step, normal_quantiles, quantile_knots
 from candidly.auditing.processes.base import Evidence, Floats, Process
+from candidly.auditing.processes.confusion import Confusion, marginal
+from candidly.auditing.sharpness import sharpened
 from candidly.scores import log_softmax
 
 ROUNDS = 80  # of EM at most
 TOLERANCE = 3e-4  # of the log likelihood, times the square root of the rows: when EM ends
 DEPENDENCE = 0.5  # of the answers to one row: 0 independent, 1 copies of one another
-START_SLIP = 0.02
-SHARPNESS = (0.02, 20.0)  # least and greatest
+BLAMED = 0.1  # people's part of the errors where the model is sure and all people disagree
+BLAMED_ROWS = 5.0  # gold rows that this assumption is worth
+START_AGAINST = 0.04
+NEGLIGIBLE = 0.002  # share of the rows
 NO_GOLD = -2  # the truth is not known; -1: known to be none of the classes
 LEAST = 1e-300
 
@@ -80,14 +94,22 @@ class Explanation:
     slip : float
         Share of rows where the model is wrong however sure it is. It is 0 with one answer per row,
         from which it cannot be told.
+    misled : float
+        Share of rows that mislead everybody towards one wrong class; 0 with one answer per row.
     knots : array of shape (KNOTS, d)
         Quantiles of the scores.
     open_weights : array of shape (1 + d,), or None
         Coefficients of w; None if there are no open rows.
     classes : array of shape (c,)
         Shares of the classes among the known rows.
+    frequent : array of shape (c,)
+        How frequent each label is among the answers.
     none_rate : float
         Probability that an answer to an open row is "none of the classes".
+    difficulty : Difficulty or None
+        Hard rows; None if all are the same.
+    guesses : Guesses or None
+        Guesses at open rows; None if people agree on them.
     fit : float
         Log likelihood.
     """
@@ -95,10 +117,14 @@ class Explanation:
     process: Process
     sharpness: float
     slip: float
+    misled: float
     knots: Floats
     open_weights: Floats | None
     classes: Floats
+    frequent: Floats
     none_rate: float = 0.0
+    difficulty: Difficulty | None = None
+    guesses: Guesses | None = None
     fit: float = -np.inf
 
 
@@ -107,6 +133,8 @@ def fit_explanation(
     rows: Rows,
     *,
     with_open: bool,
+    with_difficulty: bool = False,
+    with_guesses: bool = False,
     sharpness: float | None = None,
     rounds: int = ROUNDS,
 ) -> Explanation:
@@ -119,6 +147,10 @@ def fit_explanation(
     rows : Rows
     with_open : bool
         Whether there may be open rows.
+    with_difficulty : bool
+        Whether some rows may be harder than others; for confusion matrices only.
+    with_guesses : bool
+        Whether people may guess at open rows.
     sharpness : float, optional
         Keep it at this value.
     rounds : int
@@ -130,30 +162,71 @@ def fit_explanation(
     """
     d = rows.scores.shape[1]
     c = rows.log_probs.shape[1]
+    several = bool((rows.evidence.numbers > 1).any())
+    frequent = marginal(rows.evidence)[:-1]
     found = Explanation(
         start,
         1.0 if sharpness is None else sharpness,
-        START_SLIP if (rows.evidence.numbers > 1).any() else 0.0,
+        (1 - BLAMED) * START_AGAINST if several else 0.0,
+        BLAMED * START_AGAINST if several else 0.0,
         quantile_knots(rows.scores),
         np.r_[-2.0, np.full(d, OPEN_SLOPE / d)] if with_open else None,
         np.full(c, 1 / c),
+        frequent / frequent.sum(),
         none_rate=0.5 if rows.evidence.none_votes.any() else 0.0,
+        difficulty=Difficulty.start(d) if with_difficulty else None,
+        guesses=Guesses() if with_guesses else None,
     )
     X = normal_quantiles(found.knots, rows.scores)
     before = -np.inf
     for _ in range(rounds):
-        joint = log_joint(found, rows, X)
-        total = logsumexp(joint, axis=1)
+        terms = explained(found, rows, X)
+        total = logsumexp(terms.joint, axis=1)
         found = replace(found, fit=float(total.sum()))
         if abs(found.fit - before) < TOLERANCE * np.sqrt(len(total)):
             break
         before = found.fit
-        found = _maximise(found, rows, X, np.exp(joint - total[:, None]), sharpness is None)
+        post = np.exp(terms.joint - total[:, None])
+        found = _maximise(found, rows, X, terms, post, sharpness is None)
     return found
 
 
-def log_joint(found: Explanation, rows: Rows, X: Floats | None = None) -> Floats:
-    """Compute log P(truth, answers | x) of each row.
+# ---- how likely the answers are
+
+
+class Terms(NamedTuple):
+    """Parts of the likelihood of n rows.
+
+    Attributes
+    ----------
+    joint : array of shape (n, c + 1)
+        log P(truth, answers | x); the last column is "none of the classes".
+    known : array of shape (n, 1)
+        log P(the row is of a known class | x).
+    prior : array of shape (n, c)
+        P(truth = t | x) of a row of a known class.
+    likely : array of shape (n, c)
+        log P(answers | truth = t).
+    looks : array of shape (n, c)
+        log P(answers | the row looks like class j).
+    hard : array of shape (n, c), or None
+        The same of hard rows, with the probability that a row is one.
+    agreed, guessed : array of shape (n,), or None
+        log P(answers, how they arise | none of the classes): people agree on a label, or guess.
+    """
+
+    joint: Floats
+    known: Floats
+    prior: Floats
+    likely: Floats
+    looks: Floats
+    hard: Floats | None
+    agreed: Floats | None
+    guessed: Floats | None
+
+
+def explained(found: Explanation, rows: Rows, X: Floats | None = None) -> Terms:
+    """Compute how likely the answers to each row are, by truth, with all parts.
 
     Parameters
     ----------
@@ -164,19 +237,51 @@ def log_joint(found: Explanation, rows: Rows, X: Floats | None = None) -> Floats
 
     Returns
     -------
+    Terms
+    """
+    X = normal_quantiles(found.knots, rows.scores) if X is None else X
+    prior = _prior(found, rows.log_probs)
+    looks = found.process.log_likelihood(rows.evidence)
+    hard = None
+    if found.difficulty is not None:
+        assert isinstance(found.process, Confusion)
+        share = found.difficulty.shares(X)
+        hard = np.log(share) + found.difficulty.log_likelihood(found.process, rows.evidence)
+        looks = np.logaddexp(np.log1p(-share) + looks, hard)
+    likely = with_misled(looks, found.misled, found.classes)
+    known = np.zeros((len(rows), 1))
+    none = np.full(len(rows), -np.inf)
+    agreed = guessed = None
+    if found.open_weights is not None:
+        w = np.clip(expit(X @ found.open_weights), 1e-9, 1 - 1e-9)
+        agreed = _log_agreed(found, rows, looks)
+        none = agreed
+        if found.guesses is not None:
+            guessed = np.log(found.guesses.share) + _log_guessed(found, rows)
+            agreed = np.log1p(-found.guesses.share) + agreed
+            none = np.logaddexp(agreed, guessed)
+        known = np.log1p(-w)[:, None]
+        none = np.log(w) + none
+    joint = np.concatenate([np.log(prior) + likely + known, none[:, None]], axis=1)
+    if rows.gold is not None:
+        joint = _clamped(joint, rows.gold)
+    return Terms(joint, known, prior, likely, looks, hard, agreed, guessed)
+
+
+def log_joint(found: Explanation, rows: Rows) -> Floats:
+    """Compute log P(truth, answers | x) of each row.
+
+    Parameters
+    ----------
+    found : Explanation
+    rows : Rows
+
+    Returns
+    -------
     array of shape (n, c + 1)
         By class; the last column is "none of the classes".
     """
-    likely = found.process.log_likelihood(rows.evidence)
-    known = np.log(_prior(found, rows.log_probs)) + likely
-    none = np.full((len(rows), 1), -np.inf)
-    if found.open_weights is not None:
-        X = normal_quantiles(found.knots, rows.scores) if X is None else X
-        w = np.clip(expit(X @ found.open_weights), 1e-9, 1 - 1e-9)
-        known = known + np.log1p(-w)[:, None]
-        none = (np.log(w) + _log_open(found, rows, likely))[:, None]
-    joint = np.concatenate([known, none], axis=1)
-    return joint if rows.gold is None else _clamped(joint, rows.gold)
+    return explained(found, rows).joint
 
 
 def _prior(found: Explanation, log_probs: Floats) -> Floats:
@@ -185,16 +290,67 @@ def _prior(found: Explanation, log_probs: Floats) -> Floats:
     return np.maximum((1 - found.slip) * sure + found.slip / log_probs.shape[1], LEAST)
 
 
-def _log_open(found: Explanation, rows: Rows, likely: Floats) -> Floats:
-    """log P(answers | none of the classes): those to some other row, and more often "none"."""
-    blind = logsumexp(likely + np.log(np.maximum(found.classes, LEAST)), axis=1)
+def with_misled(looks: Floats, misled: float, classes: Floats) -> Floats:
+    """Compute log P(answers | truth = t) where some rows mislead everybody.
+
+    Parameters
+    ----------
+    looks : array of shape (n, c)
+        log P(answers | the row looks like class j).
+    misled : float
+        Probability to look like another class than the truth.
+    classes : array of shape (c,)
+        Shares of the classes, in proportion to which a row looks like another one.
+
+    Returns
+    -------
+    array of shape (n, c)
+
+    Examples
+    --------
+    >>> looks = np.log([[0.8, 0.2, 0.1]])
+    >>> np.exp(with_misled(looks, 0.5, np.array([0.5, 0.25, 0.25]))).round(4)
+    array([[0.475 , 0.3833, 0.35  ]])
+    """
+    if not misled:
+        return looks
+    top = looks.max(axis=1, keepdims=True)
+    each = np.exp(looks - top)
+    others = _others(classes * each) / _rest(classes)
+    return top + np.log(np.maximum((1 - misled) * each + misled * others, LEAST))
+
+
+def _others(values: Floats) -> Floats:
+    """The sum over all other columns."""
+    return np.maximum(values.sum(axis=1, keepdims=True) - values, 0)
+
+
+def _log_agreed(found: Explanation, rows: Rows, looks: Floats) -> Floats:
+    """log P(answers | none of the classes), if people answer as if it were some other row."""
+    blind = logsumexp(looks + np.log(np.maximum(found.classes, LEAST)), axis=1)
     if not found.none_rate:
         return blind
-    none = rows.evidence.none_votes
     usual = np.clip(found.process.none_share, 1e-6, 1 - 1e-6)
-    rate = np.clip(found.none_rate, 1e-6, 1 - 1e-6)
+    none = rows.evidence.none_votes
     others = rows.evidence.numbers - none
-    return blind + none * np.log(rate / usual) + others * np.log((1 - rate) / (1 - usual))
+    said = _log_none(found, rows)
+    return blind + said - none * np.log(usual) - others * np.log(1 - usual)
+
+
+def _log_guessed(found: Explanation, rows: Rows) -> Floats:
+    """log P(answers | none of the classes), if people guess."""
+    assert found.guesses is not None
+    said = found.guesses.log_likelihood(rows.log_probs, rows.evidence, found.frequent)
+    return said + _log_none(found, rows)
+
+
+def _log_none(found: Explanation, rows: Rows) -> Floats:
+    """log P(which answers to an open row are "none of the classes")."""
+    if not found.none_rate:
+        return np.zeros(len(rows))
+    none = rows.evidence.none_votes
+    rate = np.clip(found.none_rate, 1e-6, 1 - 1e-6)
+    return none * np.log(rate) + (rows.evidence.numbers - none) * np.log(1 - rate)
 
 
 def _clamped(joint: Floats, gold: NDArray[np.int64]) -> Floats:
@@ -207,45 +363,107 @@ def _clamped(joint: Floats, gold: NDArray[np.int64]) -> Floats:
     return joint
 
 
+# ---- the M-step
+
+
 def _maximise(
-    found: Explanation, rows: Rows, X: Floats, post: Floats, learns_sharpness: bool
+    found: Explanation,
+    rows: Rows,
+    X: Floats,
+    terms: Terms,
+    post: Floats,
+    learns_sharpness: bool,
 ) -> Explanation:
-    """M-step: the process, a Newton step for the sharpness and for w, and shares."""
+    """M-step: the process, Newton steps for the sharpness and for w, and shares."""
     known = post[:, :-1]
-    open_ = post[:, -1]
-    weights = found.open_weights
-    if weights is not None:
-        weights = newton_step(weights, X, open_, np.ones(len(X)), OPEN_SLOPE)
-        weights = np.r_[np.clip(weights[0], -12, 12), np.maximum(weights[1:], 0)]
+    total = max(float(known.sum()), 1e-12)
+    slipped = known * (found.slip / known.shape[1]) / terms.prior
+    looks, misled = _appearance(found, terms, known)
+    sharpness = found.sharpness
+    if learns_sharpness:
+        sharpness = sharpened(sharpness, rows.log_probs, known - slipped)
+    against = min(float(slipped.sum() + misled.sum()) / total, 0.5)
+    blame = _blame(slipped.sum(axis=1), misled, rows.gold)
+    found = replace(
+        found,
+        sharpness=sharpness,
+        slip=(1 - blame) * against if found.misled else 0.0,
+        misled=blame * against if found.misled else 0.0,
+        classes=known.sum(axis=0) / total,
+    )
+    found = _open_rows(found, rows, X, terms, post[:, -1])
+    if terms.hard is None:
+        return replace(found, process=found.process.fitted(rows.evidence, looks))
+    assert isinstance(found.process, Confusion)
+    assert found.difficulty is not None
+    hard = looks * np.exp(terms.hard - terms.looks)
+    difficulty = found.difficulty.fitted(found.process, rows.evidence, X, hard, looks)
+    process = found.process.fitted(rows.evidence, looks - hard)
+    return replace(found, process=process, difficulty=difficulty)
+
+
+def _blame(slipped: Floats, misled: Floats, gold: NDArray[np.int64] | None) -> float:
+    """People's part of the errors against a sure model: BLAMED, unless gold rows say more."""
+    if gold is None:
+        return BLAMED
+    certain = gold != NO_GOLD
+    fooled = float(misled[certain].sum())
+    total = fooled + float(slipped[certain].sum())
+    return (BLAMED * BLAMED_ROWS + fooled) / (BLAMED_ROWS + total)
+
+
+def _appearance(found: Explanation, terms: Terms, known: Floats) -> tuple[Floats, Floats]:
+    """(n, c) probability that the row looks like each class, (n,) that it misleads."""
+    if not found.misled:
+        return known, np.zeros(len(known))
+    true = known * np.exp(np.minimum(np.log1p(-found.misled) + terms.looks - terms.likely, 0))
+    misled = known - true
+    weighted = found.classes * np.exp(terms.looks - terms.looks.max(axis=1, keepdims=True))
+    per_weight = misled / np.maximum(_others(weighted), LEAST)
+    return true + weighted * _others(per_weight), misled.sum(axis=1)
+
+
+def _open_rows(
+    found: Explanation, rows: Rows, X: Floats, terms: Terms, open_: Floats
+) -> Explanation:
+    """Fit what is said of open rows; `open_` holds the probability of each row to be one."""
+    if found.open_weights is None:
+        return found
+    weights = newton_step(found.open_weights, X, open_, np.ones(len(X)), OPEN_SLOPE)
+    weights = np.r_[np.clip(weights[0], -12, 12), np.maximum(weights[1:], 0)]
     rate = found.none_rate
     if rate:
         none = rows.evidence.none_votes
         rate = float((open_ @ none + 0.5) / (open_ @ rows.evidence.numbers + 1))
-    slipped = known * (found.slip / known.shape[1]) / _prior(found, rows.log_probs)
-    sharpness = found.sharpness
-    if learns_sharpness:
-        sharpness = _sharpen(sharpness, rows.log_probs, known - slipped)
-    return replace(
-        found,
-        process=found.process.fitted(rows.evidence, known),
-        sharpness=sharpness,
-        slip=float(np.clip(slipped.sum() / max(float(known.sum()), 1e-12), 0, 0.5)),
-        open_weights=weights,
-        classes=known.sum(axis=0) / max(float(known.sum()), 1e-12),
-        none_rate=rate,
+    found = replace(found, open_weights=weights, none_rate=rate)
+    if found.guesses is None:
+        return found
+    assert terms.guessed is not None
+    assert terms.agreed is not None
+    guessed = open_ * expit(terms.guessed - terms.agreed)
+    share = float(np.clip(guessed.sum() / max(float(open_.sum()), 1e-12), *SHARE))
+    guesses = found.guesses.fitted(
+        rows.log_probs, rows.evidence, found.frequent, guessed, found.sharpness
     )
+    return replace(found, guesses=replace(guesses, share=share))
 
 
-def _sharpen(sharpness: float, log_probs: Floats, post: Floats) -> float:
-    """Newton step for the sharpness: the expected log likelihood is concave in it."""
-    p = np.exp(log_softmax(sharpness * log_probs))
-    lp = np.maximum(log_probs, -1e4)
-    mean = (p * lp).sum(axis=1)
-    weight = post.sum(axis=1)
-    slope = float((post * lp).sum() - weight @ mean)
-    curve = float(weight @ ((p * lp**2).sum(axis=1) - mean**2)) + 1e-9
-    step = np.clip(slope / curve, -0.5 * sharpness, sharpness)
-    return float(np.clip(sharpness + step, *SHARPNESS))
+def blamed(found: Explanation) -> list[Explanation]:
+    """List the readings of rows where the model is sure and all people disagree.
+
+    Parameters
+    ----------
+    found : Explanation
+
+    Returns
+    -------
+    list of Explanation
+        The model alone is wrong; people alone are. Only `found` itself, if there are no such rows.
+    """
+    against = found.slip + found.misled
+    if against < NEGLIGIBLE:
+        return [found]
+    return [replace(found, slip=against, misled=0.0), replace(found, slip=0.0, misled=against)]
 
 
 def truth_given(found: Explanation, rows: Rows, dependence: float = DEPENDENCE) -> Floats:
@@ -263,7 +481,32 @@ def truth_given(found: Explanation, rows: Rows, dependence: float = DEPENDENCE) 
     array of shape (n, c + 1)
         P(truth = t | x, answers); the last column is "none of the classes". Rows sum to 1.
     """
-    joint = log_joint(found, rows)
+    terms = explained(found, rows)
+    joint = terms.joint.copy()
+    shown = _shown(found, terms.prior)
+    if found.misled:
+        joint[:, :-1] = np.log(shown) + terms.looks + terms.known
     numbers = np.maximum(found.process.answers_per_row(rows.evidence), 1)
     power = 1 / (1 + (numbers - 1) * dependence)
-    return np.exp(log_softmax((joint - joint.max(axis=1, keepdims=True)) * power[:, None]))
+    post = np.exp(log_softmax((joint - joint.max(axis=1, keepdims=True)) * power[:, None]))
+    if not found.misled:
+        return post
+    per_look = post[:, :-1] / shown
+    true = (1 - found.misled) * per_look
+    fooled = found.misled * _others(found.classes * per_look) / _rest(found.classes)
+    post[:, :-1] = terms.prior * (true + fooled)
+    if rows.gold is not None:
+        certain = np.flatnonzero(rows.gold != NO_GOLD)
+        post[certain] = np.eye(post.shape[1])[rows.gold[certain]]  # -1 is the last column
+    return post
+
+
+def _shown(found: Explanation, prior: Floats) -> Floats:
+    """(n, c): P(the row looks like class j | x, it is of a known class)."""
+    fooled = found.classes * _others(prior / _rest(found.classes))
+    return np.maximum((1 - found.misled) * prior + found.misled * fooled, LEAST)
+
+
+def _rest(classes: Floats) -> Floats:
+    """Shares of all other classes."""
+    return np.maximum(1 - classes, LEAST)

@@ -17,16 +17,15 @@ from candidly.auditing.processes.base import Evidence, Floats
 from candidly.auditing.processes.confusion import (
     LEAST,
     Confusion,
-    count_answers,
     error_rate,
-    learning_weights,
+    learnt,
     shrunk,
 )
 
 FEWEST = 30  # answers that make a matrix of one's own worthwhile
 MOST = 200  # annotators with a matrix of their own
 MAX_ENTRIES = 20_000_000  # of all matrices
-OWN_STRENGTH = 5.0  # answers per class with which the shared matrix counts
+OWN_STRENGTH = 20.0  # answers per class and label with which the shared matrix counts
 OWN_PRIOR = 10.0  # answers with which the shared error rate counts
 
 
@@ -59,19 +58,19 @@ class AnnotatorConfusion(Confusion):
         return cls(shared.matrix, shared.error, shared.flat, own, numbers)
 
     def log_likelihood(self, evidence: Evidence) -> Floats:
-        likely = np.empty((len(evidence.row), evidence.n_classes))
+        total = np.zeros((len(evidence), evidence.n_classes))
         for matrix, mine in self._groups(evidence):
-            likely[mine] = np.log(evidence.membership[mine] @ matrix.T)
-        return evidence.per_row @ likely
+            total += evidence.said_by(mine).log_likelihood(matrix)
+        return total
 
     def fitted(self, evidence: Evidence, posterior: Floats) -> AnnotatorConfusion:
         shared = Confusion.fitted(self, evidence, posterior)
         assert isinstance(shared, AnnotatorConfusion)
-        weights = learning_weights(evidence, posterior, self.flat)
+        posterior = learnt(evidence, posterior, self.flat)
         own = np.empty_like(self.own)
         for k, (matrix, mine) in enumerate(self._groups(evidence)):
             if k < len(own):
-                counted = count_answers(matrix, evidence.membership[mine], weights[mine])
+                counted = evidence.said_by(mine).counted(matrix, posterior)
                 own[k] = shrunk(counted, able(shared.matrix, counted), OWN_STRENGTH)
         return replace(shared, own=own)
 

@@ -16,6 +16,8 @@ from candidly.sets import CandidateSets
 
 Floats = NDArray[np.floating[Any]]
 
+LEAST = 1e-300  # probability of an answer: a label that nobody gives has none
+
 
 @dataclass(frozen=True)
 class Evidence:
@@ -83,6 +85,27 @@ class Evidence:
         return sparse.csr_array((self.counts.astype(np.float64), place), (len(self), len(self.row)))
 
     @cached_property
+    def said(self) -> Said:
+        """All answers."""
+        return Said(self.per_row, self.membership)
+
+    def said_by(self, mine: NDArray[np.int64]) -> Said:
+        """Take some of the answers, by their numbers.
+
+        Parameters
+        ----------
+        mine : int array of shape (k,)
+
+        Returns
+        -------
+        Said
+        """
+        place = (self.row[mine], np.arange(len(mine)))
+        counts = self.counts[mine].astype(np.float64)
+        per_row = sparse.csr_array((counts, place), (len(self), len(mine)))
+        return Said(per_row, self.membership[mine])
+
+    @cached_property
     def none_votes(self) -> Floats:
         """(n,) how many people said "none of the classes"."""
         return self.per_row @ self.membership[:, [self.n_classes]].toarray()[:, 0]
@@ -90,6 +113,64 @@ class Evidence:
     def __getitem__(self, rows: Any) -> Evidence:
         answers = None if self.answers is None else self.answers[rows]
         return Evidence(self.sets[rows], answers)
+
+
+@dataclass(frozen=True)
+class Said:
+    """Some answers to n rows.
+
+    Attributes
+    ----------
+    per_row : sparse array of shape (n, m)
+        Adds what is known of answers to their rows, once per person.
+    membership : sparse array of shape (m, c + 1)
+        Which classes each answer includes; the last column is none of the classes.
+    """
+
+    per_row: sparse.csr_array
+    membership: sparse.csr_array
+
+    @cached_property
+    def votes(self) -> sparse.csr_array | None:
+        """(n, c + 1) votes for each label, if every answer is one label: a shorter way."""
+        if (np.diff(self.membership.indptr) != 1).any():
+            return None
+        return self.per_row @ self.membership
+
+    def log_likelihood(self, matrix: Floats) -> Floats:
+        """Compute log P(answers | truth = t) of each row.
+
+        Parameters
+        ----------
+        matrix : array of shape (c, c + 1)
+            Row t: probabilities of the answers where t is the truth.
+
+        Returns
+        -------
+        array of shape (n, c)
+        """
+        if self.votes is not None:
+            return self.votes @ np.log(np.maximum(matrix.T, LEAST))
+        return self.per_row @ np.log(self.membership @ matrix.T)
+
+    def counted(self, matrix: Floats, posterior: Floats) -> Floats:
+        """Count the answers by truth and label; one of several labels is shared among them.
+
+        Parameters
+        ----------
+        matrix : array of shape (c, c + 1)
+            The current guess.
+        posterior : array of shape (n, c)
+            P(truth = t) of each row.
+
+        Returns
+        -------
+        array of shape (c, c + 1)
+        """
+        if self.votes is not None:
+            return (self.votes.T @ posterior).T
+        share = (self.per_row.T @ posterior) / (self.membership @ matrix.T)
+        return matrix * (self.membership.T @ share).T
 
 
 class Process(ABC):

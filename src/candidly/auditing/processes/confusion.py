@@ -11,13 +11,12 @@ answer per row, people's confusions cannot be told from the model's own.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from candidly.auditing.processes.base import Evidence, Floats, Process
 
-PRIOR_ANSWERS = 10.0  # per class, added to what was counted
 START_ERROR = 0.2
 LEAST = 1e-9  # probability of any answer
 
@@ -50,11 +49,10 @@ class Confusion(Process):
         return cls(with_error(START_ERROR, marginal(evidence)), START_ERROR, flat)
 
     def log_likelihood(self, evidence: Evidence) -> Floats:
-        return evidence.per_row @ np.log(evidence.membership @ self.matrix.T)
+        return evidence.said.log_likelihood(self.matrix)
 
     def fitted(self, evidence: Evidence, posterior: Floats) -> Confusion:
-        weights = learning_weights(evidence, posterior, self.flat)
-        counted = count_answers(self.matrix, evidence.membership, weights)
+        counted = evidence.said.counted(self.matrix, learnt(evidence, posterior, self.flat))
         error = error_rate(counted)
         prior = with_error(error, marginal(evidence))
         if self.flat:
@@ -136,8 +134,8 @@ def with_error(error: float, frequent: Floats) -> Floats:
     return np.maximum(matrix, np.r_[np.full(c, LEAST), LEAST * (frequent[-1] > 0)])
 
 
-def learning_weights(evidence: Evidence, posterior: Floats, flat: bool) -> Floats:
-    """Weigh the answers that the matrix is learnt from.
+def learnt(evidence: Evidence, posterior: Floats, flat: bool) -> Floats:
+    """Leave only the rows that confusions are learnt from: those with at least two answers.
 
     Parameters
     ----------
@@ -148,30 +146,13 @@ def learning_weights(evidence: Evidence, posterior: Floats, flat: bool) -> Float
 
     Returns
     -------
-    array of shape (m, c)
-        P(truth = t) of the row of each answer, times its count.
+    array of shape (n, c)
+        The others are 0, unless there are no others.
     """
-    several = evidence.numbers[evidence.row] > 1
-    counts = evidence.counts * (several | flat | ~several.any())
-    return counts[:, None] * posterior[evidence.row]
-
-
-def count_answers(matrix: Floats, membership: Any, weights: Floats) -> Floats:
-    """Count the answers by truth and label; an answer of several labels is shared among them.
-
-    Parameters
-    ----------
-    matrix : array of shape (c, c + 1)
-        The current guess.
-    membership : sparse array of shape (m, c + 1)
-    weights : array of shape (m, c)
-
-    Returns
-    -------
-    array of shape (c, c + 1)
-    """
-    share = weights / (membership @ matrix.T)
-    return matrix * (membership.T @ share).T
+    several = evidence.numbers > 1
+    if flat or several.all() or not several.any():
+        return posterior
+    return posterior * several[:, None]
 
 
 def error_rate(counted: Floats) -> float:
@@ -190,18 +171,18 @@ def error_rate(counted: Floats) -> float:
     return float(np.clip(1 - right / max(counted.sum(), 1e-12), 1e-4, 0.9))
 
 
-def shrunk(counted: Floats, prior: Floats, strength: float = PRIOR_ANSWERS) -> Floats:
+def shrunk(counted: Floats, prior: Floats, strength: float = 1.0) -> Floats:
     """Add some answers of the prior to each row, and normalise.
 
     Parameters
     ----------
     counted, prior : arrays of shape (c, c + 1)
     strength : float
-        How many answers.
+        How many answers per class and label: a row of many classes has more to learn.
 
     Returns
     -------
     array of shape (c, c + 1)
     """
-    total = counted + strength * prior
+    total = counted + strength * len(prior) * prior
     return total / total.sum(axis=1, keepdims=True)
