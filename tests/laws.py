@@ -23,10 +23,15 @@ from candidly.tensors.nets import build_net
 from candidly.training.trainer import fit
 
 N, D, C = 26, 5, 4
+RATES = Rates(0.2, 0.2)
 SETTINGS = {
-    "ooc": {"rates": Rates(0.2, 0.2), "warmup": 1},
+    "ooc": {"rates": RATES, "warmup": 1},
     "pico": {"queue_size": 40, "width": 8},
     "posterior": {"warmup": 1},
+    "alim": {"rates": RATES, "queue_size": 40, "width": 8},
+    "pico_plus": {"rates": RATES, "queue_size": 40, "width": 8},
+    "pals": {"warmup": 1, "neighbours": 5},
+    "trimmed": {"rates": RATES, "warmup": 1},
 }
 
 
@@ -85,9 +90,8 @@ def hand_batch(name, candidates, seed=0, columns=None):
     order = torch.arange(C) if columns is None else columns
 
     def uniform(width):
-        return torch.rand((len(candidates), width), generator=torch.Generator().manual_seed(5))[
-            :, order
-        ]
+        u = torch.rand((len(candidates), width), generator=torch.Generator().manual_seed(5))
+        return u[:, order] if width == C else u
 
     return Batch(torch.arange(len(candidates)), views, candidates, uniform)
 
