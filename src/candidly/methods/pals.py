@@ -64,8 +64,8 @@ class PALS(Method):
         warmup: float = 0.1,
         neighbours: int = 15,
         share: float = 0.25,
-        confident_start: float = 0.95,
-        confident_end: float = 0.85,
+        confident_start: float = 0.45,
+        confident_end: float = 0.35,
         smoothing: float = 0.5,
         concentration: int = 4,
     ) -> None:
