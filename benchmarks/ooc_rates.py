@@ -59,7 +59,7 @@ def measure(
             scale.net, views.shape, problem.candidates.n_classes, seed=seed, **scale.net_settings
         )
         method = make_method(
-            "ooc", preset, {"rates": rates, **scale.ooc_settings(scale.opens[0], q)}
+            "ooc", preset, {"rates": rates, **scale.ooc_settings(q)}
         )
         options = {
             "scheme": scale.scheme,
