@@ -39,9 +39,7 @@ def read_scores(
     return scores, list(ours), list(rivals)
 
 
-def closest_rival(
-    scores: Scores, rivals: list[str], cell: str, row: str
-) -> tuple[str, np.ndarray]:
+def closest_rival(scores: Scores, rivals: list[str], cell: str, row: str) -> tuple[str, np.ndarray]:
     """(name, differences by seed) of the compared method that leaves `row` the smallest lead."""
     ours = scores[cell, row]
     differences = {}

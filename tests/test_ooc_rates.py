@@ -62,7 +62,9 @@ def test_the_rates_are_estimated_when_the_warm_up_ends_refreshed_once_and_logged
     answers = iter(
         [types.SimpleNamespace(closed=0.2, open=0.3), types.SimpleNamespace(closed=0.1, open=0.2)]
     )
-    monkeypatch.setattr("candidly.methods.twins.estimate_rates", lambda *args, **given: next(answers))
+    monkeypatch.setattr(
+        "candidly.methods.twins.estimate_rates", lambda *args, **given: next(answers)
+    )
     X, sets, _ = laws.table()
     monkeypatch.setattr(OOC, "FEW", 10)
     method = OOC(rates="auto", warmup=0.3, overlap=False)

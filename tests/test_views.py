@@ -448,7 +448,9 @@ def test_resized_strong_has_three_operations_of_strength_a_half_and_cutout() -> 
     # Magnitudes 0.9 and 0.1 are plus and minus one half; posterize drops 2 bits either way.
     numbers = {
         5: torch.tensor([box, box]),
-        6: torch.tensor([[shift, shift, still, 0.95, 0.55, 0.5], [shift, still, still, 0.1, 0.5, 0.5]]),
+        6: torch.tensor(
+            [[shift, shift, still, 0.95, 0.55, 0.5], [shift, still, still, 0.1, 0.5, 0.5]]
+        ),
         2: torch.tensor([[0.0, 0.0], [0.99, 0.0]]),
     }
     first, second = resized_strong(ramp, numbers.__getitem__)[..., 0]
