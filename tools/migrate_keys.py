@@ -81,9 +81,9 @@ def jobs_of(result: dict[str, Any]) -> Iterator[Job]:
         return
     sweeps = [row for entries in sweep_rows(scale).values() for _, row in entries]
     others = [Row(name, name) for name in METHODS]
-    rows = [*ROWS, *RIVALS, *ON_TRUE_LABELS, *ABLATIONS, *sweeps, *others]
-    rows = [row for row in rows if row.name == result["row"]]
     earlier = earlier_rows(scale)
+    rows = [*ROWS, *RIVALS, *earlier, *ON_TRUE_LABELS, *ABLATIONS, *sweeps, *others]
+    rows = [row for row in rows if row.name == result["row"]]
     rows += [row for row in earlier if row not in rows and _was(row) == _was_named(result["row"])]
     for row in rows:
         for changes in VARIANTS:
