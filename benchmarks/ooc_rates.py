@@ -58,9 +58,7 @@ def measure(
         net = build_net(
             scale.net, views.shape, problem.candidates.n_classes, seed=seed, **scale.net_settings
         )
-        method = make_method(
-            "ooc", preset, {"rates": rates, **scale.ooc_settings(scale.opens[0], q)}
-        )
+        method = make_method("ooc", preset, {"rates": rates, **scale.ooc_settings(q)})
         options = {
             "scheme": scale.scheme,
             "seed": seed,

@@ -164,7 +164,7 @@ def main() -> None:
                 "minutes": minutes,
                 "changes": job.plan,
                 "net": scale.net_settings,
-                "warmup": scale.ooc_settings(cell.open_set, cell.q),
+                "warmup": scale.ooc_settings(cell.q),
                 "known": scale.n_known,
                 "ooc": row.settings,
                 **train(job, problem, minutes),

@@ -23,11 +23,18 @@ from candidly.tensors.nets import build_net
 from candidly.training.trainer import fit
 
 N, D, C = 26, 5, 4
+RATES = Rates(0.2, 0.2)
 SETTINGS = {
-    "ooc": {"rates": Rates(0.2, 0.2), "warmup": 1},
+    "ooc": {"rates": RATES, "warmup": 1},
     "pico": {"queue_size": 40, "width": 8},
     "posterior": {"warmup": 1},
+    "alim": {"rates": RATES, "queue_size": 40, "width": 8},
+    "pico_plus": {"rates": RATES, "queue_size": 40, "width": 8},
+    "pals": {"warmup": 1, "neighbours": 5},
+    "trimmed": {"rates": RATES, "warmup": 1},
 }
+# PALS trains on as many rows of each class as a small class has, even if all sets are singletons.
+LEARNT = {"pals": 0.8}
 
 
 def make(name):
@@ -85,9 +92,8 @@ def hand_batch(name, candidates, seed=0, columns=None):
     order = torch.arange(C) if columns is None else columns
 
     def uniform(width):
-        return torch.rand((len(candidates), width), generator=torch.Generator().manual_seed(5))[
-            :, order
-        ]
+        u = torch.rand((len(candidates), width), generator=torch.Generator().manual_seed(5))
+        return u[:, order] if width == C else u
 
     return Batch(torch.arange(len(candidates)), views, candidates, uniform)
 
@@ -188,7 +194,7 @@ def law_singletons_are_learnt(name):
     X, _, labels = table()
     model, sets = build_net("mlp", (D,), C, seed=1), CandidateSets(labels, classes=C)
     fitted = fit(model, X, sets, METHODS[name](), epochs=40, batch_size=8, test=(X, labels))
-    assert fitted.history[-1]["accuracy"] > 0.9
+    assert fitted.history[-1]["accuracy"] > LEARNT.get(name, 0.9)
 
 
 def law_full_sets_never_give_nan(name):

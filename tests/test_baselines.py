@@ -118,7 +118,7 @@ def naive_crdpll(w, views, Y, epoch, epochs):
     negative = -sum(math.log(1 - p[0][j] + 1e-7) for j in range(len(w)) if j not in Y)
     kl = sum(w[j] * math.log(w[j] / pv[j]) for pv in p for j in range(len(w)) if w[j] > 0)
     geometric = [(a * b * c) ** (1 / 3) for a, b, c in zip(*p, strict=True)]
-    return negative + min(epoch / (epochs / 3), 1) * kl, shares(geometric, Y)
+    return negative + min(epoch / (epochs / 2), 1) * kl, shares(geometric, Y)
 
 
 CASES = {
@@ -274,7 +274,7 @@ def test_cavl_takes_the_mean_logits_of_the_views():
 
 def test_crdpll_by_hand():
     candidates = mask("110", "111")
-    method = start(CRDPLL(), candidates, epochs=6, epoch=1)  # ramp 2: lambda 1/2
+    method = start(CRDPLL(), candidates, epochs=4, epoch=1)  # ramp 2: lambda 1/2
     one = (
         logs([0.5, 0.1, 0.4], [0.5, 0.25, 0.25]),
         logs([0.4, 0.1, 0.5], [1 / 3] * 3),
@@ -290,26 +290,27 @@ def test_crdpll_by_hand():
     close(method.confidence[1], [2 ** (1 / 3) / (2 ** (1 / 3) + 2), *2 * [1 / (2 ** (1 / 3) + 2)]])
 
 
-def test_crdpll_consistency_ramps_up_over_a_third_of_the_training():
+def test_crdpll_consistency_ramps_up_over_half_of_the_training():
     candidates = mask("10")
     weights = []
-    for epoch in (0, 1, 3, 4, 11):
+    for epoch in (0, 1, 3, 6, 11):
         method = start(CRDPLL(), candidates, epochs=12, epoch=epoch)
         loss = method.loss(nn.Identity(), batch([0], 3 * [torch.zeros(1, 2)], candidates))
         weights.append((loss + math.log(0.5 + 1e-7)).item() / (3 * math.log(2)))
-    assert weights == pytest.approx([0, 0.25, 0.75, 1, 1])
+    assert weights == pytest.approx([0, 1 / 6, 0.5, 1, 1])
     assert start(CRDPLL(), candidates, epochs=1).weight == 0
 
 
 def test_views():
     assert [METHODS[k]().views for k in NAMES[:4]] == [None] * 4
-    assert CRDPLL().views == ("weak", "strong", "strong")
-    assert CRDPLL(augmentation="same").views == ("weak", "weak", "weak")
-    assert PiCO().views == ("resized", "resized_strong")
-    assert PiCO(augmentation="same").views == ("weak", "weak")
-    for method in (PiCO, CRDPLL):
+    assert CRDPLL().views == ("weak", "weak", "weak")
+    assert CRDPLL(augmentation="own").views == ("weak", "strong", "strong")
+    assert PiCO().views == ("weak", "weak")
+    assert PiCO(augmentation="own").views == ("resized", "resized_strong")
+    assert PiCO(augmentation="mild").views == ("resized", "resized_mild")
+    for method, known in ((PiCO, "same, own, mild"), (CRDPLL, "same, own")):
         with pytest.raises(
-            InputError, match=r"augmentation 'other' is unknown. There are: own, same"
+            InputError, match=rf"augmentation 'other' is unknown. There are: {known}"
         ):
             method(augmentation="other")
 
@@ -317,7 +318,7 @@ def test_views():
 def test_defaults_are_those_of_the_page():
     assert LWS().leverage == 1
     assert not CAVL().official_mask
-    assert CRDPLL().ramp == pytest.approx(1 / 3)
+    assert CRDPLL().ramp == 0.5
     pico = PiCO()
     assert (pico.contrast, pico.temperature, pico.key_momentum) == (0.5, 0.07, 0.999)
     assert (pico.prototype_momentum, pico.prototype_start, pico.queue_size, pico.width) == (

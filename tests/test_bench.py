@@ -41,9 +41,9 @@ def jobs(**options):
 
 def test_the_papers_grid_is_complete():
     found = table_jobs("table1", SCALES["paper"])
-    assert len(found) == 3 * 6 * 12 * 5
+    assert len(found) == 3 * 6 * 14 * 5
     # Supervised rows are the same in all cells.
-    assert len({job.key for job in found}) == 3 * 6 * 11 * 5 + 5
+    assert len({job.key for job in found}) == 3 * 6 * 13 * 5 + 5
     ablations = table_jobs("table2", SCALES["paper"])
     assert len(ablations) == 2 * 7 * 5
     # "full" is "ooc".
@@ -52,9 +52,99 @@ def test_the_papers_grid_is_complete():
     assert config["net"] == "resnet18"
     assert config["scheme"]["epochs"] == 300
     assert config["settings"] == {}
-    assert SCALES["paper"].ooc_settings("svhn", 0.3) == {"warmup": 30, "window": 5}
-    assert SCALES["paper"].ooc_settings("cifar100", 0.5) == {"warmup": 50, "window": 20}
-    assert SCALES["paper"].ooc_settings("svhn", 0.5) == {"warmup": 50, "window": 20, "alpha": 0.1}
+    assert SCALES["paper"].ooc_settings(0.3) == {"warmup": 30, "window": 5}
+    assert SCALES["paper"].ooc_settings(0.5) == {"warmup": 50, "window": 20}
+
+
+@pytest.mark.parametrize("scale", ["paper", "features", "mini"])
+def test_the_authors_program_has_its_own_window_and_alpha_at_the_highest_q(scale):
+    rows = {row.name: row for row in grid.ROWS}
+    for open_set, q, window, alpha in (
+        ("svhn", 0.3, 5, 1.0),
+        ("svhn", 0.5, 20, 0.1),
+        ("imagenet32", 0.5, 20, 0.1),
+        ("cifar100", 0.5, 20, 1.0),
+    ):
+        cell = Cell(open_set, q, 0.2, 0.4)
+        found = {
+            name: Job(SCALES[scale], cell, rows[name], 0).config["settings"]
+            for name in ("ooc", "ooc, paper", "ooc, robust", "oracle")
+        }
+        assert (found["ooc"]["window"], found["ooc"]["alpha"]) == (window, alpha)
+        assert (found["ooc, paper"]["window"], found["ooc, paper"]["alpha"]) == (window, 1.0)
+        ours = SCALES[scale].window[q >= 0.5]
+        for name in ("ooc, robust", "oracle"):
+            assert (found[name]["window"], found[name]["alpha"]) == (ours, 1.0)
+
+
+def test_rows_with_the_defaults_of_before_name_them():
+    cell = Cell("svhn", 0.5, 0.2, 0.4)
+    for name, views in (("mini", "mild"), ("features", "own")):
+        rows = {row.name: row for row in grid.earlier_rows(SCALES[name])}
+        assert list(rows)[3:8] == ["PRODEN", "LWS", "CAVL", f"PiCO, {views}", "CRDPLL, ramp 1/3"]
+        settings = {
+            row.name: Job(SCALES[name], cell, row, 0).config["settings"] for row in rows.values()
+        }
+        assert settings[f"PiCO, {views}"]["augmentation"] == views
+        crdpll = settings["CRDPLL, ramp 1/3"]
+        assert (crdpll["augmentation"], crdpll["ramp"]) == ("own", 1 / 3)
+        for row in ("ooc, window 5", "ooc, paper, window 5"):
+            assert (settings[row]["window"], settings[row]["alpha"]) == (5, 1.0)
+        assert settings["ooc, paper, window 5"]["recursive"]
+    # Where the old and the new defaults agree, so do the keys.
+    narrow = Cell("svhn", 0.1, 0.2, 0.4)
+    rows = {row.name: row for row in (*grid.ROWS, *grid.earlier_rows(SCALES["mini"]))}
+    for old, new in (("ooc, window 5", "ooc"), ("ooc, paper, window 5", "ooc, paper")):
+        keys = [
+            [Job(SCALES["mini"], c, rows[r], 0).key for r in (old, new)] for c in (narrow, cell)
+        ]
+        assert keys[0][0] == keys[0][1]
+        assert keys[1][0] != keys[1][1]
+
+
+def test_rivals_have_settings_by_q_and_say_what_they_are_given():
+    given = {row.name: row.given for row in grid.RIVALS}
+    true = ["ALIM", "PiCO+", "trimmed PRODEN"]
+    assert [name for name, what in given.items() if what == "true shares"] == true
+    assert {given[name] for name in given if name not in true} == {"nothing"}
+    rows = {row.name: row for row in grid.RIVALS}
+    for q, alim, plus in ((0.3, 0.08, (0.10, 0.12)), (0.5, 0.14, (0.16, 0.20))):
+        cell = Cell("svhn", q, 0.2, 0.4)
+        found = {name: Job(SCALES["mini"], cell, row, 0).settings for name, row in rows.items()}
+        assert found["ALIM"] == {"rates": "true", "start": alim, "warmup": 0.5}
+        assert found["ALIM, estimated"]["rates"] == "auto"
+        assert (found["PiCO+"]["prot_start"], found["PiCO+"]["knn_start"]) == plus
+        assert found["PALS"] == found["GCE"] == {}
+        assert found["trimmed PRODEN"] == {"rates": "true", "warmup": 0.5}
+
+
+def test_rivals_run_by_one_command_or_one_by_one(tmp_path):
+    chosen = table_jobs("rivals", TINY, cells=["*q=0.5 tau=0.2*"])
+    assert [job.row.name for job in chosen] == [row.name for row in grid.RIVALS]
+    assert {job.row.name for job in jobs(rows=["alim", "proden", "pals"])} == {
+        "ALIM",
+        "PRODEN",
+        "PALS",
+    }
+    (job,) = table_jobs("rivals", TINY, cells=["*q=0.1 tau=0.2*"], rows=["gce"])
+    assert job.row.name == "GCE"
+    assert run_jobs(chosen, tmp_path, None) == {}
+    table = commands.show(chosen, "rivals", folder_results(tmp_path), "md", details=False)
+    heads = [tuple(line.split(" | ")[:2]) for line in table.splitlines()[2:]]
+    assert heads[:2] == [("| ALIM", "true shares"), ("| ALIM, estimated", "nothing")]
+    assert len(heads) == len(grid.RIVALS)
+
+
+def test_own_views_and_earlier_rows_are_compared_with_the_papers_numbers():
+    chosen = table_jobs("table1", SCALES["mini"], cells=["svhn q=0.1 tau=0.2*"], rows=["PiCO*"])
+    found = {e["row"]: e["paper"] for e in tables.make_table(chosen, {}, "table1")}
+    assert found == {"PiCO": 84.15, "PiCO, own": 84.15}
+    chosen = table_jobs("earlier", SCALES["mini"], cells=["svhn q=0.1 tau=0.2*"])
+    found = {e["row"]: e["paper"] for e in tables.make_table(chosen, {}, "earlier")}
+    assert found["PiCO, mild"] == 84.15
+    assert found["ooc, window 5"] == found["ooc, robust"] == 91.3
+    assert found["supervised"] is None
+    assert all(v is None for v in tables.paper_numbers("rivals").values())
 
 
 def test_a_key_changes_with_whatever_decides_the_result_and_with_nothing_else():
@@ -138,7 +228,12 @@ def test_figures_are_for_any_method_with_a_selection_and_an_ensemble(monkeypatch
 def test_patterns_choose_rows_and_cells_and_wrong_ones_are_refused():
     names = {job.row.name for job in table_jobs("table1", TINY, rows=["OOC*", "proden"])}
     assert names == {"ooc", "ooc, paper", "ooc, robust", "ooc, gradual", "PRODEN"}
-    assert {job.row.name for job in jobs(rows=["c*"])} == {"CC", "CAVL", "CRDPLL"}
+    assert {job.row.name for job in jobs(rows=["c*"])} == {
+        "CC",
+        "CAVL",
+        "CRDPLL",
+        "CRDPLL, own",
+    }
     (true_labels,) = jobs(rows=["lws, true labels"])
     assert true_labels.row.reference == "supervised"
     with pytest.raises(
@@ -292,7 +387,11 @@ def test_rows_say_what_they_are_given():
     given = {row.name: row.given for row in (*grid.ROWS, *grid.ON_TRUE_LABELS, *grid.ABLATIONS)}
     assert given.pop("supervised") == given.pop("LWS, true labels") == "true labels"
     assert given.pop("oracle") == "true kinds"
-    assert {name for name, what in given.items() if what == "nothing"} == set(grid.COMPARED)
+    assert {name for name, what in given.items() if what == "nothing"} == {
+        *grid.COMPARED,
+        "PiCO, own",
+        "CRDPLL, own",
+    }
     assert {given[name] for name in ("ooc", "ooc, robust", "full", "discard")} == {"true shares"}
     estimated = Row("ooc, auto", "ooc", settings={"rates": "auto"})
     assert estimated.given == "nothing"
@@ -500,7 +599,7 @@ def test_old_keys_of_results_and_runs_are_migrated_once(tmp_path, capsys):
     export(exported, tmp_path / "runs")
     new = exported.read_text()
 
-    old_config = migrate.old_config(job.config)
+    (old_config,) = migrate.old_configs(job.config)
     assert "open_score" not in old_config["settings"]
     assert old_config["settings"]["openness"] == "confidence"
     old = grid.config_key(old_config)
@@ -521,6 +620,42 @@ def test_old_keys_of_results_and_runs_are_migrated_once(tmp_path, capsys):
     assert json.loads((run / "run.json").read_text())["config"] == job.config
     verify(run, "run.json", "result.json")
     assert migrate.migrate_runs(tmp_path / "runs") == {"unchanged": 2}
+
+
+def test_results_with_the_defaults_of_before_get_the_names_that_say_so(tmp_path):
+    migrate = load_script("tools/migrate_keys.py")
+    mini = SCALES["mini"]
+    cell = Cell("svhn", 0.5, 0.2, 0.4)
+    rows = {row.name: row for row in (*grid.ROWS, *grid.earlier_rows(mini))}
+
+    def line(name, stored_as, config=None):
+        job = Job(mini, cell, rows[name], 0)
+        key = grid.config_key(config) if config else job.key
+        keys = {"key": key, "row": stored_as, "scale": "mini", "seed": 0, "score": 1.0}
+        return keys | {"cell": dataclasses.asdict(cell), "seconds": 1.0, "curves": {}}
+
+    pico = Job(mini, cell, rows["PiCO, mild"], 0).config
+    published = {**pico, "settings": {**pico["settings"], "augmentation": "own"}}
+    stored = [
+        line("PiCO, mild", "PiCO", published),
+        line("CRDPLL, ramp 1/3", "CRDPLL"),
+        line("ooc, window 5", "ooc"),
+        line("ooc, paper, window 5", "ooc, paper"),
+        *(line(name, name) for name in ("PiCO", "PiCO, own", "CRDPLL", "ooc", "PRODEN")),
+    ]
+    path = tmp_path / "old.jsonl"
+    path.write_text("".join(json.dumps(entry) + "\n" for entry in stored))
+    assert migrate.migrate_file(path) == {"changed": 4, "unchanged": 5}
+    found = [json.loads(text) for text in path.read_text().splitlines()]
+    names = ["PiCO, mild", "CRDPLL, ramp 1/3", "ooc, window 5", "ooc, paper, window 5"]
+    assert [entry["row"] for entry in found[:4]] == names
+    assert [entry["key"] for entry in found[:4]] == [
+        Job(mini, cell, rows[name], 0).key for name in names
+    ]
+    assert found[4:] == stored[4:]
+    assert migrate.migrate_file(path) == {"unchanged": 9}
+    assert migrate.new_config(published, "PiCO") == pico
+    assert migrate.new_config(published, "PiCO, own") == published
 
 
 def test_the_overhead_benchmark_runs():

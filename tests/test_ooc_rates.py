@@ -54,7 +54,7 @@ def asked(monkeypatch):
         calls.append(logits)
         return types.SimpleNamespace(closed=0.2, open=0.3)
 
-    monkeypatch.setattr("candidly.methods.ooc.estimate_rates", estimate_rates)
+    monkeypatch.setattr("candidly.methods.twins.estimate_rates", estimate_rates)
     return calls
 
 
@@ -62,7 +62,9 @@ def test_the_rates_are_estimated_when_the_warm_up_ends_refreshed_once_and_logged
     answers = iter(
         [types.SimpleNamespace(closed=0.2, open=0.3), types.SimpleNamespace(closed=0.1, open=0.2)]
     )
-    monkeypatch.setattr("candidly.methods.ooc.estimate_rates", lambda *args, **given: next(answers))
+    monkeypatch.setattr(
+        "candidly.methods.twins.estimate_rates", lambda *args, **given: next(answers)
+    )
     X, sets, _ = laws.table()
     monkeypatch.setattr(OOC, "FEW", 10)
     method = OOC(rates="auto", warmup=0.3, overlap=False)
@@ -89,7 +91,7 @@ def test_the_twins_change_nothing_but_the_rates(monkeypatch):
     """The reported loss is the method's own, and the model trains as with the same rates given."""
     answer = types.SimpleNamespace(closed=0.2, open=0.2)
     monkeypatch.setattr(OOC, "FEW", 10)
-    monkeypatch.setattr("candidly.methods.ooc.estimate_rates", lambda *args, **given: answer)
+    monkeypatch.setattr("candidly.methods.twins.estimate_rates", lambda *args, **given: answer)
     X, sets, _ = laws.table()
     given, found = (
         fit(

@@ -28,6 +28,7 @@ from candidly.tensors.recipes import (
     moves,
     rand_augment,
     random_box,
+    resized_mild,
     resized_strong,
     strong,
     warp,
@@ -427,16 +428,41 @@ def test_strong_views_of_narrow_images_show_nothing_of_others(
     assert ((batch == own.numpy()[:, None, None, None]) | (batch == 0)).all()
 
 
-def test_resized_strong_moves_what_the_crop_has_enlarged() -> None:
+def test_resized_views_move_what_the_crop_has_enlarged() -> None:
     ramp = (10 * torch.arange(20, dtype=torch.uint8)).expand(1, 20, 20)[..., None]
     box = [0.0625, 0.5, 0.5, 0.5, 0.9]  # a quarter of the area, square, central, not flipped
     numbers = {
         5: torch.tensor([box]),
         4: torch.tensor([wish(("brightness", 0.0), ("translate_x", 0.5))]),
     }
-    result = resized_strong(ramp, numbers.__getitem__)
+    result = resized_mild(ramp, numbers.__getitem__)
     place = 9.5 + 0.5 * (np.arange(20) - 9.5 + 3)  # by 3 pixels of the enlarged image
     np.testing.assert_allclose(result[0, :, :, 0], np.tile(10 * place, (20, 1)), atol=1e-3)
+
+
+def test_resized_strong_has_three_operations_of_strength_a_half_and_cutout() -> None:
+    ramp = (10 * torch.arange(20, dtype=torch.uint8)).expand(2, 20, 20)[..., None]
+    box = [1.0, 0.5, 0.5, 0.5, 0.9]  # the whole image, not flipped
+    shift = wish(("translate_x", 0.9), ("translate_y", 0.1))[0]
+    still = wish(("posterize", 0.0), ("posterize", 0.0))[0]
+    # Magnitudes 0.9 and 0.1 are plus and minus one half; posterize drops 2 bits either way.
+    numbers = {
+        5: torch.tensor([box, box]),
+        6: torch.tensor(
+            [[shift, shift, still, 0.95, 0.55, 0.5], [shift, still, still, 0.1, 0.5, 0.5]]
+        ),
+        2: torch.tensor([[0.0, 0.0], [0.99, 0.0]]),
+    }
+    first, second = resized_strong(ramp, numbers.__getitem__)[..., 0]
+    stepped = np.arange(0, 200, 10) // 4 * 4
+    right = np.pad(stepped[6:], (0, 6))  # twice by 0.3 * 20 * 0.5 pixels
+    left = np.pad(stepped[:-3], (3, 0))
+    expected = np.tile(right, (20, 1))
+    expected[:5, :5] = 0  # the part of the square around the first pixel that lies inside
+    np.testing.assert_allclose(first, expected, atol=1e-3)
+    expected = np.tile(left, (20, 1))
+    expected[14:, :5] = 0
+    np.testing.assert_allclose(second, expected, atol=1e-3)
 
 
 # Resized crops
@@ -551,6 +577,7 @@ def test_versions_are_drawn_from_the_copies_of_their_kind() -> None:
         "resized": [0, 1, 2],
         "strong": [3, 4],
         "resized_strong": [3, 4],
+        "resized_mild": [3, 4],
     }.items():
         moved = (views(index, kind, rng()).numpy() - plain) * rows[:, 0].std(0) / 10
         found, counts = np.unique(moved.round(), return_counts=True)

@@ -1,9 +1,11 @@
-"""Give stored results the keys that their jobs have since settings of `ooc` were renamed.
+"""Give stored results the keys and rows that their jobs have since settings changed.
 
-A result is found by the hash of its job's config, in which `openness` is now `open_score`, and its
-value "confidence" is now "doubt". For each line of the files, the job is made anew; if the line has
-the key that this job had under the old names, it gets the new key. Folders of runs are renamed in
-the same way, with `--runs`. Running it again changes nothing.
+A result is found by the hash of its job's config. There, `openness` is now `open_score`, and its
+value "confidence" is now "doubt". PiCO's views of images were called `own`; they are `mild` since
+`own` are the published ones. For each line of the files, the job is made anew; if the line has the
+key that this job had before, it gets the new key. Rows made with other defaults than today's get
+the name that says so, such as "CRDPLL, ramp 1/3" (see `earlier_rows`). Folders of runs are renamed
+in the same way, with `--runs`. Running it again changes nothing.
 
     python tools/migrate_keys.py results/digits.jsonl results/fashion.jsonl
     python tools/migrate_keys.py --runs runs/bench
@@ -23,11 +25,13 @@ from typing import Any
 from candidly.bench.grid import (
     ABLATIONS,
     ON_TRUE_LABELS,
+    RIVALS,
     ROWS,
     Cell,
     Job,
     Row,
     config_key,
+    earlier_rows,
     sweep_rows,
 )
 from candidly.bench.results import is_result
@@ -46,18 +50,23 @@ VARIANTS: tuple[dict[str, Any], ...] = (
 )
 
 
-def old_config(config: dict[str, Any]) -> dict[str, Any]:
-    """Undo the renaming."""
+def old_configs(config: dict[str, Any]) -> list[dict[str, Any]]:
+    """List the configs that a job had before, if another one."""
     settings = dict(config["settings"])
+    if settings.get("augmentation") == "mild":
+        return [{**config, "settings": {**settings, "augmentation": "own"}}]
     if NEW not in settings:
-        return config
+        return []
     value = settings.pop(NEW)
-    return {**config, "settings": {**settings, OLD: OLD_VALUES.get(value, value)}}
+    return [{**config, "settings": {**settings, OLD: OLD_VALUES.get(value, value)}}]
 
 
-def new_config(config: dict[str, Any]) -> dict[str, Any]:
-    """Do the renaming."""
+def new_config(config: dict[str, Any], row: str) -> dict[str, Any]:
+    """Give the config of today; `row` is the name that the result was stored with."""
     settings = dict(config["settings"])
+    of_images = config.get("known") != "digits" and "encoding" not in config
+    if row == "PiCO" and settings.get("augmentation") == "own" and of_images:
+        return {**config, "settings": {**settings, "augmentation": "mild"}}
     if OLD not in settings:
         return config
     value = settings.pop(OLD)
@@ -72,23 +81,35 @@ def jobs_of(result: dict[str, Any]) -> Iterator[Job]:
         return
     sweeps = [row for entries in sweep_rows(scale).values() for _, row in entries]
     others = [Row(name, name) for name in METHODS]
-    for row in (*ROWS, *ON_TRUE_LABELS, *ABLATIONS, *sweeps, *others):
-        if row.name == result["row"]:
-            for changes in VARIANTS:
-                varied = replace(scale, changes={**scale.changes, **changes})
-                yield Job(varied, Cell(**result["cell"]), row, result["seed"])
+    earlier = earlier_rows(scale)
+    rows = [*ROWS, *RIVALS, *earlier, *ON_TRUE_LABELS, *ABLATIONS, *sweeps, *others]
+    rows = [row for row in rows if row.name == result["row"]]
+    rows += [row for row in earlier if row not in rows and _was(row) == _was_named(result["row"])]
+    for row in rows:
+        for changes in VARIANTS:
+            varied = replace(scale, changes={**scale.changes, **changes})
+            yield Job(varied, Cell(**result["cell"]), row, result["seed"])
 
 
-def new_key(result: dict[str, Any]) -> str | None:
-    """Return the key of a result under the new names; None if no job has made it."""
+def _was(row: Row) -> tuple[str, str | None, str | None]:
+    return row.method, row.preset, row.reference
+
+
+def _was_named(name: str) -> tuple[str, str | None, str | None] | None:
+    """Return method, preset and reference of a row of Table 1."""
+    return next((_was(row) for row in ROWS if row.name == name), None)
+
+
+def placed(result: dict[str, Any]) -> dict[str, Any] | None:
+    """Return a result with its key and row of today; None if no job has made it."""
     is_affected = True
     for job in jobs_of(result):
         config = job.config
         key = config_key(config)
-        if result["key"] in (key, config_key(old_config(config))):
-            return key
-        is_affected = NEW in config["settings"]
-    return None if is_affected else result["key"]
+        if result["key"] in (key, *map(config_key, old_configs(config))):
+            return {**result, "key": key, "row": job.row.name}
+        is_affected = NEW in config["settings"] or job.row.method in ("pico", "crdpll")
+    return None if is_affected else result
 
 
 def migrate_file(path: Path) -> Counter[str]:
@@ -99,15 +120,15 @@ def migrate_file(path: Path) -> Counter[str]:
         result = json.loads(line)
         if not is_result(result):
             raise SystemExit(f"{path}, line {number} is not a result of `candidly bench export`.")
-        key = new_key(result)
-        if key is None:
+        found = placed(result)
+        if found is None:
             counts["not placed"] += 1
             print(f"{path}, line {number}: no job has the key {result['key']} ({result['row']}).")
-        elif key == result["key"]:
+        elif found == result:
             counts["unchanged"] += 1
         else:
             counts["changed"] += 1
-            line = json.dumps({**result, "key": key}, sort_keys=True)  # noqa: PLW2901
+            line = json.dumps(found, sort_keys=True)  # noqa: PLW2901
         lines.append(line)
     if counts["changed"]:
         text = "".join(f"{line}\n" for line in lines)
@@ -123,7 +144,8 @@ def migrate_runs(folder: Path) -> Counter[str]:
         if run.name.endswith(".partial"):
             continue
         note = read_json(run / "run.json")
-        config = new_config(note["config"])
+        result = read_json(path)
+        config = new_config(note["config"], result["row"])
         key = config_key(config)
         if key == run.name:
             counts["unchanged"] += 1
@@ -132,9 +154,10 @@ def migrate_runs(folder: Path) -> Counter[str]:
             print(f"{run}: its name is not the key of its config, or {key} exists already.")
         else:
             counts["changed"] += 1
-            training = new_config(note["training"])
+            training = new_config(note["training"], result["row"])
             write_json(run / "run.json", {**note, "config": config, "training": training})
-            write_json(path, {**read_json(path), "key": key})
+            renamed = placed({**result, "key": key}) or {**result, "key": key}
+            write_json(path, renamed)
             update_sums(run)
             run.rename(folder / key)
     return counts

@@ -65,6 +65,37 @@ def cc(logits: Tensor, candidates: Tensor) -> Tensor:
     return logits.logsumexp(-1) - logits.masked_fill(~candidates, -torch.inf).logsumexp(-1)
 
 
+def gce(logits: Tensor, candidates: Tensor, exponent: float) -> Tensor:
+    """Compute the generalised cross-entropy of the mass on the candidates.
+
+    (1 - m^r) / r with the mass m = sum_{j in Y} p_j: -log m for r -> 0, and 1 - m for r = 1.
+
+    Parameters
+    ----------
+    logits : tensor (..., c)
+    candidates : bool tensor (..., c)
+    exponent : float
+        r of the formula, above 0.
+
+    Returns
+    -------
+    tensor (...,)
+        At most 1/r, so that a set without the truth cannot dominate.
+
+    References
+    ----------
+    Zhang and Sabuncu (NeurIPS 2018), the loss L_q, there of the probability of one label.
+
+    Examples
+    --------
+    >>> import torch
+    >>> logits = torch.tensor([[0.5, 0.25, 0.25]]).log()
+    >>> gce(logits, torch.tensor([[True, False, False]]), exponent=0.5)
+    tensor([0.5858])
+    """
+    return -torch.expm1(-exponent * cc(logits, candidates)) / exponent
+
+
 def leveraged(logits: Tensor, weights: Tensor, candidates: Tensor, leverage: float) -> Tensor:
     """Compute the leveraged weighted loss of sigmoids s.
 
@@ -123,6 +154,35 @@ def negative_ce(logits: Tensor, candidates: Tensor) -> Tensor:
     tensor([0.6931])
     """
     return -(torch.log(1 - logits.softmax(-1) + 1e-7) * ~candidates).sum(-1)
+
+
+def smoothed(labels: Tensor, n_classes: int, smoothing: float) -> Tensor:
+    """Compute targets with label smoothing, (1 - e) onehot + e / c.
+
+    Parameters
+    ----------
+    labels : integer tensor (...,)
+    n_classes : int
+        c of the formula.
+    smoothing : float
+        e of the formula.
+
+    Returns
+    -------
+    tensor (..., c)
+
+    References
+    ----------
+    Szegedy et al. (CVPR 2016), Section 7.
+
+    Examples
+    --------
+    >>> import torch
+    >>> smoothed(torch.tensor([1]), 4, 0.4)
+    tensor([[0.1000, 0.7000, 0.1000, 0.1000]])
+    """
+    onehot = F.one_hot(labels, n_classes).to(torch.get_default_dtype())
+    return (1 - smoothing) * onehot + smoothing / n_classes
 
 
 def kl(targets: Tensor, logits: Tensor) -> Tensor:
@@ -262,3 +322,47 @@ def supcon(
     alike = (q * summed[labels]).sum(-1) - (q * contrasts[0][0][own]).sum(-1)
     losses = partition - alike / (temperature * positives.clamp(min=1))
     return torch.where(positives > 0, losses, 0.0)
+
+
+def nearest_contrast(
+    q: Tensor, contrasts: Sequence[Tensor], own: Tensor, temperature: float, count: int
+) -> Tensor:
+    """Compute the contrastive loss whose positives are the nearest keys.
+
+    -mean over the `count` keys k of the largest q . k of log(exp(q . k / T) / sum over all keys)
+
+    Parameters
+    ----------
+    q : tensor (b, d)
+        Anchors.
+    contrasts : sequence of tensors (k, d)
+        Groups of keys.
+    own : integer tensor (b,)
+        Index of each anchor in the first group; an anchor is not its own key.
+    temperature : float
+        T of the formula.
+    count : int
+        Number of positives; all keys, if there are fewer.
+
+    Returns
+    -------
+    tensor (b,)
+        0 for an anchor without any key.
+
+    References
+    ----------
+    Wang et al. (TPAMI 2024), PiCO+, contrast of unreliable examples.
+
+    Examples
+    --------
+    >>> import torch
+    >>> q = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    >>> nearest_contrast(q, [q], torch.arange(3), temperature=1.0, count=1)
+    tensor([0.3133, 0.3133, 0.6931])
+    """
+    keys = torch.cat(list(contrasts))
+    if len(keys) < 2:
+        return 0 * q.sum(-1)
+    scores = (q @ keys.T / temperature).scatter(1, own[:, None], torch.finfo(q.dtype).min)
+    nearest = scores.topk(min(count, len(keys) - 1)).values
+    return scores.logsumexp(-1) - nearest.mean(-1)

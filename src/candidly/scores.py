@@ -334,6 +334,77 @@ def disambiguate(probs: Array, candidates: Array, temperature: float = 1.0) -> A
     return _normalise(relative ** (1 / temperature))
 
 
+def neighbour_votes(features: Array, sets: Array, rows: slice, count: int) -> Array:
+    """Compute sum over the nearest rows k of cos(x_i, x_k) y_k, normalised over the classes.
+
+    Parameters
+    ----------
+    features : array (n, d)
+        Normalised to length 1.
+    sets : array (n, c)
+        y of the formula: 1 for each candidate, 0 elsewhere.
+    rows : slice
+        The rows to compute.
+    count : int
+        Number of neighbours; each row is its own nearest one. Negative similarities count as 0.
+
+    Returns
+    -------
+    array (b, c)
+        Zeros where no neighbour is similar.
+
+    References
+    ----------
+    Saravanan, Manwani and Gandhi (arXiv 2402.04835), weighted nearest neighbours.
+
+    Examples
+    --------
+    >>> import torch
+    >>> features = torch.tensor([[1.0, 0.0], [0.6, 0.8], [-1.0, 0.0]])
+    >>> sets = torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
+    >>> neighbour_votes(features, sets, slice(0, 1), count=2)
+    tensor([[0.7273, 0.2727]])
+    """
+    similarities = features[rows] @ features.T
+    nearest = similarities.topk(min(count, len(features)), dim=-1)
+    weights = nearest.values.clip(min=0)
+    return _normalise((weights[..., None] * sets[nearest.indices]).sum(1))
+
+
+def admit(log_scores: Array, candidates: Array, weight: float) -> Array:
+    """Compute log(s_j (y_j + lambda (1 - y_j))): the others count, with a weight of at most 1.
+
+    Parameters
+    ----------
+    log_scores : array (n, c)
+        log s of the formula.
+    candidates : bool array (n, c)
+        y of the formula.
+    weight : float
+        lambda of the formula; 0 gives -inf to all non-candidates.
+
+    Returns
+    -------
+    array (n, c)
+
+    References
+    ----------
+    Xu et al. (NeurIPS 2023), ALIM.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> log_scores = np.log(np.array([[0.2, 0.6, 0.2]]))
+    >>> candidates = np.array([[True, False, False]])
+    >>> np.exp(admit(log_scores, candidates, 0.5))
+    array([[0.2, 0.3, 0.1]])
+    """
+    xp = array_namespace(log_scores, candidates)
+    return xp.where(
+        candidates, log_scores, log_scores + (math.log(weight) if weight else -math.inf)
+    )
+
+
 def random_targets(uniform: Array, allowed: Array) -> Array:
     """Draw a random candidate set per example, with equal weights that sum to 1.
 

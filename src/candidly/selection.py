@@ -218,6 +218,113 @@ class MovingEnsemble:
         return (ensemble if self.recursive else average), ensemble
 
 
+def keep_lowest(values: Array, removed: float) -> Array:
+    """Mask all but the share `removed` of the largest values; of equal ones, the later ones stay.
+
+    Parameters
+    ----------
+    values : array (n,)
+    removed : float
+        From 0 to 1.
+
+    Returns
+    -------
+    bool array (n,)
+
+    Raises
+    ------
+    InputError
+        If a value is NaN.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> keep_lowest(np.array([3.0, 1.0, 2.0, 5.0]), 0.5)
+    array([False,  True,  True, False])
+    """
+    _refuse_nan(values, "loss")
+    n = values.shape[0]
+    return ~_largest(values, min(n, math.floor(removed * n + 0.5)))
+
+
+def admission(margins: Array, outside: float) -> float:
+    """Compute lambda = min(1, the quantile of max_Y s / max_{not Y} s), the weight of `admit`.
+
+    With it, a non-candidate wins in about the share `outside` of the rows.
+
+    Parameters
+    ----------
+    margins : array (n,)
+        log(max_Y s / max_{not Y} s) of each row; +inf for a full set.
+    outside : float
+        Share of the rows whose truth is outside of their candidates.
+
+    Returns
+    -------
+    float
+
+    References
+    ----------
+    Xu et al. (NeurIPS 2023), ALIM.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> margins = np.log(np.array([4.0, 0.25, 0.5, 2.0, np.inf]))
+    >>> admission(margins, 0.0), admission(margins, 0.4), admission(margins, 0.8)
+    (0.25, 1.0, 1.0)
+    """
+    _refuse_nan(margins, "margin")
+    values = as_numpy(margins)
+    at = min(len(values) - 1, math.floor(outside * len(values)))
+    return min(1.0, math.exp(min(0.0, float(_at_rank(values, at)))))
+
+
+def reliable_rows(
+    labels: np.ndarray, scores: np.ndarray, agreeing: np.ndarray, share: float
+) -> np.ndarray:
+    """Mask the rows of the largest scores of each class, as many for each class if it has them.
+
+    How many is the quantile `share` of the numbers of agreeing rows, over the classes that have
+    any.
+
+    Parameters
+    ----------
+    labels : integer array (n,)
+        Pseudo-labels.
+    scores : array (n,)
+        How sure they are; of equal ones the earlier rows are taken.
+    agreeing : bool array (n,)
+        Whether the pseudo-label is a candidate.
+    share : float
+        From 0 (the class with the fewest) to 1 (with the most).
+
+    Returns
+    -------
+    bool array (n,)
+
+    References
+    ----------
+    Saravanan, Manwani and Gandhi (arXiv 2402.04835), selection of reliable pairs.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> labels, scores = np.array([0, 0, 0, 1, 1]), np.array([0.5, 0.9, 0.7, 0.6, 0.8])
+    >>> reliable_rows(labels, scores, np.array([True, True, True, False, True]), share=0.0)
+    array([False,  True, False, False,  True])
+    """
+    counts = np.bincount(labels[agreeing])
+    counts = np.sort(counts[counts > 0])
+    wanted = counts[int(share * (len(counts) - 1))] if len(counts) else 0
+    order = np.lexsort((-scores, labels))
+    sizes = np.bincount(labels)
+    first = np.repeat(np.cumsum(sizes) - sizes, sizes)
+    chosen = np.zeros(len(labels), dtype=bool)
+    chosen[order] = np.arange(len(labels)) - first < wanted
+    return chosen
+
+
 def _largest(values: Array, count: int, among: Array | None = None) -> Array:
     """Mask the `count` largest values, the earlier of equal ones, in the rows `among` (or all)."""
     xp: Any = array_namespace(values)

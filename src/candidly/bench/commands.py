@@ -25,7 +25,7 @@ from candidly.methods.twins import warmup_epochs
 from candidly.storage.store import write_atomically
 from candidly.training.trainer import make_scheme
 
-TABLES = ("table1", "table2", "params")
+TABLES = ("table1", "table2", "params", "rivals", "earlier")
 FIGURES = ("losses", "precision", "params", "examples")
 SUFFIXES = (".png", ".svg", ".pdf")
 
@@ -290,7 +290,7 @@ def _draw(
         return figures.losses_figure(by_row["ooc"]["figures"]["losses"])
     if kind == "precision":
         epochs = make_scheme(scale.scheme, **scale.changes).epochs
-        warmup = warmup_epochs(scale.ooc_settings(opened, 0.1)["warmup"], epochs)
+        warmup = warmup_epochs(scale.ooc_settings(0.1)["warmup"], epochs)
         curves = {name: result["curves"] for name, result in by_row.items()}
         return figures.precision_figure(curves, warmup)
     if kind == "params":

@@ -11,13 +11,13 @@ from fnmatch import fnmatch
 from itertools import product
 from typing import Any
 
-from candidly.bench.scales import Scale
+from candidly.bench.scales import Scale, authors_settings
 from candidly.errors import InputError
 from candidly.kinds import Rates
 from candidly.methods import METHODS
 from candidly.methods.base import defaults
 from candidly.methods.ooc import OOC
-from candidly.methods.twins import warmup_epochs
+from candidly.methods.twins import WithRates, warmup_epochs
 from candidly.training.trainer import make_scheme
 
 QS = (0.1, 0.3, 0.5)
@@ -61,15 +61,43 @@ class Row:
 
 
 COMPARED = ("CC", "PRODEN", "LWS", "CAVL", "PiCO", "CRDPLL")
-ROWS = (
+REFERENCES = (
     Row("supervised", "cc", reference="supervised"),
     Row("oracle", "ooc", reference="oracle"),
+)
+# Methods that have views of their own, beside those of all
+OWN_VIEWS = tuple(
+    Row(f"{name}, own", name.lower(), settings={"augmentation": "own"})
+    for name in ("PiCO", "CRDPLL")
+)
+ROWS = (
+    *REFERENCES,
     *(Row(name, name.lower()) for name in COMPARED),
+    *OWN_VIEWS,
     Row("ooc", "ooc"),
     Row("ooc, paper", "ooc", "paper"),
     Row("ooc, robust", "ooc", "robust"),
     Row("ooc, gradual", "ooc", "gradual"),
 )
+# Methods for sets that may miss the truth, with the true shares and with estimated ones
+ESTIMATED = {"rates": "auto"}
+RIVALS = (
+    Row("ALIM", "alim"),
+    Row("ALIM, estimated", "alim", settings=ESTIMATED),
+    Row("PiCO+", "pico_plus"),
+    Row("PiCO+, estimated", "pico_plus", settings=ESTIMATED),
+    Row("PALS", "pals"),
+    Row("trimmed PRODEN", "trimmed"),
+    Row("trimmed PRODEN, estimated", "trimmed", settings=ESTIMATED),
+    Row("GCE", "gce"),
+)
+# Settings of other methods than `ooc` that depend on q; the second value is for q >= 0.5.
+BY_Q: dict[str, dict[str, tuple[float, float]]] = {
+    "alim": {"start": (0.08, 0.14)},
+    "pico_plus": {"prot_start": (0.10, 0.16), "knn_start": (0.12, 0.20)},
+}
+# What was given to the rows of `ooc` that have the window and alpha of q < 0.5 in all cells
+NARROW = {"window": 5, "alpha": 1.0}
 ON_TRUE_LABELS = tuple(
     Row(f"{name}, true labels", name.lower(), reference="supervised") for name in COMPARED
 )
@@ -88,6 +116,24 @@ SWEEPS: dict[str, tuple[float, ...]] = {
 }
 
 
+def earlier_rows(scale: Scale) -> tuple[Row, ...]:
+    """List the rows of Table 1 with the defaults of before, which most stored results have.
+
+    PiCO and CRDPLL had views of their own, of which PiCO's strong one was milder (a table has but
+    one kind of strong views), and CRDPLL's ramp was a third of the training. `ooc` had the same
+    window and alpha at all q.
+    """
+    pico = {"augmentation": "own" if scale.tabular else "mild"}
+    crdpll = {"augmentation": "own", "ramp": 1 / 3}
+    earlier = {
+        "PiCO": Row(f"PiCO, {pico['augmentation']}", "pico", settings=pico),
+        "CRDPLL": Row("CRDPLL, ramp 1/3", "crdpll", settings=crdpll),
+        "ooc": Row("ooc, window 5", "ooc", settings=NARROW),
+        "ooc, paper": Row("ooc, paper, window 5", "ooc", "paper", settings=NARROW),
+    }
+    return tuple(earlier.get(row.name, row) for row in ROWS if row not in OWN_VIEWS)
+
+
 def sweep_rows(scale: Scale) -> dict[str, list[tuple[float, Row]]]:
     """List the rows of the paper's figure of hyper-parameters.
 
@@ -98,7 +144,7 @@ def sweep_rows(scale: Scale) -> dict[str, list[tuple[float, Row]]]:
         the values.
     """
     epochs = make_scheme(scale.scheme, **scale.changes).epochs
-    warmup = warmup_epochs(scale.ooc_settings(scale.opens[0], 0.1)["warmup"], epochs)
+    warmup = warmup_epochs(scale.ooc_settings(0.1)["warmup"], epochs)
     windows = {scale.window[0], *(max(1, round(share * warmup)) for share in SWEEPS["phi"])}
     settings: dict[str, list[tuple[float, dict[str, Any]]]] = {
         "alpha": [(v, {"alpha": v}) for v in SWEEPS["alpha"]],
@@ -187,13 +233,22 @@ class Job:
         """Settings of the row, before the true shares are known.
 
         A method with the setting `rates` gets the true shares, as in the paper, or a multiple of
-        them. `ooc` and its subclasses also get the settings of the scale that they accept; for
-        other methods, settings of the same names mean something else.
+        them. `ooc` and its subclasses also get the settings of the scale that they accept, and
+        other methods with rates its warm-up; for the rest, settings of the same names mean
+        something else. Rows without preset are the authors' program.
         """
         method = METHODS[self.row.method]
+        q = self.cell.q
+        wide = q >= 0.5
         given: dict[str, Any] = {"rates": "true"}
-        if issubclass(method, OOC):
-            given |= self.scale.ooc_settings(self.cell.open_set, self.cell.q)
+        given |= {name: pair[wide] for name, pair in BY_Q.get(self.row.method, {}).items()}
+        if issubclass(method, WithRates):
+            given |= self.scale.ooc_settings(q)
+        if issubclass(method, OOC) and self.row.reference is None:
+            authors = authors_settings(self.cell.open_set, q)
+            if self.row.preset == "paper":  # its text has one alpha
+                authors.pop("alpha", None)
+            given |= authors if self.row.preset in (None, "paper") else {}
         accepted = {name: value for name, value in given.items() if name in defaults(method)}
         return {**accepted, **self.row.settings}
 
@@ -225,14 +280,15 @@ def table_jobs(
 
     Parameters
     ----------
-    table : {"table1", "table2", "params"}
-        Comparison of the methods, ablations, or sweeps of hyper-parameters.
+    table : {"table1", "table2", "params", "rivals", "earlier"}
+        Comparison of the methods, ablations, or sweeps of hyper-parameters; the cells of Table 1
+        with `RIVALS`, or with `earlier_rows`.
     scale : Scale
         How large the experiment is.
     cells, rows : iterable of str
         Names or patterns such as "svhn*". Table 1 also has rows that only a full name chooses:
-        any other method of `METHODS`, and "LWS, true labels" and the like, which show what a
-        method reaches without ambiguity.
+        `RIVALS`, any other method of `METHODS`, and "LWS, true labels" and the like, which show
+        what a method reaches without ambiguity.
     seeds : int, optional
         Number of seeds; by default that of the scale.
     tau : (float, float), optional
@@ -247,9 +303,11 @@ def table_jobs(
         raise InputError(f"tau {tau[0]:g} {tau[1]:g}: expected two numbers from 0 to 1.")
     taus = TAUS if tau is None else (tau,)
     first = scale.opens[0]
-    if table == "table1":
+    of_table1 = {"table1": ROWS, "rivals": RIVALS, "earlier": earlier_rows(scale)}
+    lines: tuple[Row, ...]
+    if table in of_table1:
         columns = [Cell(o, q, *t) for o, q, t in product(scale.opens, QS, taus)]
-        lines: tuple[Row, ...] = ROWS
+        lines = of_table1[table]
     elif table == "table2":
         columns = [Cell(first, 0.1, *t) for t in taus]
         lines = ABLATIONS
@@ -267,10 +325,10 @@ def table_jobs(
 
 def _extra_rows(names: Collection[str]) -> list[Row]:
     """Rows that Table 1 has only if they are named in full."""
-    in_table = {row.method for row in ROWS}
+    in_table = {row.method for row in (*ROWS, *RIVALS)}
     others = [Row(name, name) for name in METHODS if name not in in_table]
     named = {name.lower() for name in names}
-    return [row for row in (*others, *ON_TRUE_LABELS) if row.name.lower() in named]
+    return [row for row in (*RIVALS, *others, *ON_TRUE_LABELS) if row.name.lower() in named]
 
 
 def _matching(items: Iterable[Any], patterns: Iterable[str], what: str) -> list[Any]:

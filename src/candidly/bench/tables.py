@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from candidly.bench.grid import ROWS, Job
+from candidly.bench.grid import ROWS, Cell, Job, Row
 from candidly.bench.results import Results
 from candidly.data.formats.delimited import UnixLines
 from candidly.kinds import KINDS
@@ -33,14 +33,15 @@ def paper_numbers(table: str) -> Numbers:
     -------
     dict
         (open set, q, tau1, tau2, row) -> (mean, spread). The paper's row OOC is compared with all
-        of `OURS`; "params" has no numbers.
+        of `OURS`. Only Tables 1 and 2 have numbers, and "earlier" has those of Table 1.
     """
     numbers: Numbers = {}
-    if table == "params":
+    file_name = {"table1": "table1", "earlier": "table1", "table2": "table2"}.get(table)
+    if file_name is None:
         return numbers
-    with (PAPER / f"{table}.csv").open() as file:
+    with (PAPER / f"{file_name}.csv").open() as file:
         for line in csv.DictReader(file):
-            name = line["method"] if table == "table1" else line["variant"]
+            name = line["method"] if file_name == "table1" else line["variant"]
             cell = (line["open"], *(float(line[key]) for key in ("q", "tau1", "tau2")))
             for row in OURS if name == "OOC" else (name,):
                 numbers[(*cell, row)] = float(line["mean"]), float(line["std"])
@@ -75,8 +76,7 @@ def _entry(group: list[Job], done: list[dict[str, Any]], numbers: Numbers) -> di
     curves = [result["curves"] for result in done]
     paper = paper_spread = None
     if job.scale.known == "cifar10":
-        name = (cell.open_set, cell.q, cell.tau1, cell.tau2, job.row.name)
-        paper, paper_spread = numbers.get(name, (None, None))
+        paper, paper_spread = numbers.get((*_place(cell), _paper_name(job.row)), (None, None))
     return {
         "row": job.row.name,
         "cell": cell.name,
@@ -95,6 +95,15 @@ def _entry(group: list[Job], done: list[dict[str, Any]], numbers: Numbers) -> di
         "precision": [_last_mean(curves, f"precision_{kind}") for kind in KINDS],
         "epoch_seconds": float(np.median(seconds)) if seconds else None,
     }
+
+
+def _place(cell: Cell) -> tuple[Any, ...]:
+    return cell.open_set, cell.q, cell.tau1, cell.tau2
+
+
+def _paper_name(row: Row) -> str:
+    """Name the paper's row that a row is compared with: "PiCO" for "PiCO, own"."""
+    return row.name if row.reference else row.name.partition(", ")[0]
 
 
 def _last_mean(curves: list[dict[str, list[float | None]]], key: str) -> float | None:

@@ -23,7 +23,7 @@ bench_commands = typer.Typer()
     epilog=examples(
         "candidly demo",
         "candidly demo --q 0.5 --tau 0.3 0.6 --seed 1 --out hard",
-        "candidly demo --set alpha=0.5 --also crdpll --set crdpll.ramp=0.5",
+        "candidly demo --set alpha=0.5 --also crdpll --set crdpll.augmentation=own",
     ),
 )
 def demo(
@@ -156,7 +156,12 @@ table_commands = typer.Typer(
 bench_commands.add_typer(table_commands, name="bench")
 
 Table = Annotated[
-    str, typer.Argument(metavar="TABLE", help="table1 (all methods), table2 (ablations) or params.")
+    str,
+    typer.Argument(
+        metavar="TABLE",
+        help="table1 (all methods), table2 (ablations), params, rivals (methods for sets that may "
+        "miss the truth) or earlier (table1 with the defaults of before).",
+    ),
 ]
 ScaleToRun = Annotated[
     str, typer.Option("--scale", metavar="SCALE", help="`candidly bench scales` lists them.")
@@ -192,6 +197,7 @@ Results = Annotated[
     "run",
     epilog=examples(
         "candidly bench run table1 --scale digits",
+        'candidly bench run rivals --scale digits --methods "ALIM*" --methods GCE',
         'candidly bench run table1 --scale mini --cells "svhn*" --methods "ooc*" --dry-run',
     ),
 )

@@ -17,17 +17,17 @@ class CRDPLL(Method):
 
     Parameters
     ----------
-    augmentation : {"own", "same"}
-        One weak and two strong views, or three weak ones, as the other methods have.
+    augmentation : {"same", "own"}
+        Three weak views, as the other methods have, or one weak and two strong ones.
     ramp : float
         Share of the training over which the consistency weight grows from 0 to 1.
     """
 
     confidence: Tensor
 
-    def __init__(self, *, augmentation: str = "own", ramp: float = 1 / 3) -> None:
+    def __init__(self, *, augmentation: str = "same", ramp: float = 1 / 2) -> None:
         super().__init__()
-        self.augmentation = one_of(augmentation, ("own", "same"), "augmentation")
+        self.augmentation = one_of(augmentation, ("same", "own"), "augmentation")
         self.ramp = number(ramp, "ramp", 0, 1)
         self.views = ("weak", "strong", "strong") if augmentation == "own" else ("weak",) * 3
 

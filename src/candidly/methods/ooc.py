@@ -15,21 +15,18 @@ import torch
 from torch import Tensor, nn
 
 from candidly.answers import Answers
-from candidly.auditing.verdicts import estimate_rates
 from candidly.checks import number, one_of
-from candidly.errors import InputError
 from candidly.kinds import Rates, Selection
 from candidly.losses import soft_ce
 from candidly.methods.base import Batch, forward_views, mean_softmax, state_dtype
-from candidly.methods.twins import WithTwins, warmup_epochs
+from candidly.methods.proden import PRODEN
+from candidly.methods.twins import NO_OOC, WithRates, warmup_epochs
 from candidly.scores import LOSSES, OPEN_SCORES, disambiguate, random_targets, uniform_targets
 from candidly.selection import MovingEnsemble, score_blocks, select
 from candidly.tensors.bits import Bits
 
-NO_OOC = Rates(closed=0.0, open=0.0)
 
-
-class OOC(WithTwins):
+class OOC(WithRates, PRODEN):
     """Selection of normal, closed-set and open-set examples, and learning from all three.
 
     Parameters
@@ -114,11 +111,7 @@ class OOC(WithTwins):
         randomise: bool = True,
     ) -> None:
         super().__init__()
-        if not isinstance(rates, Rates) and rates != "auto":
-            raise InputError(
-                f"rates={rates!r}: expected 'auto', or Rates(closed, open) such as Rates(0.1, 0.2)."
-            )
-        self.given = rates
+        self.take_rates(rates)
         self.warmup = number(warmup, "warmup", 0)
         self.ramp = number(ramp, "ramp", 0, 1)
         self.ensemble = MovingEnsemble(window, momentum, recursive)
@@ -154,14 +147,8 @@ class OOC(WithTwins):
         if self.given == "auto":
             self.add_twins(model, candidates, rng)
 
-    @property
-    def rates(self) -> Rates:
-        """The given shares, or the last estimate."""
-        return self.given if isinstance(self.given, Rates) else super().rates
-
     def report(self) -> dict[str, float]:
-        estimated = self.given == "auto" and self.selection is not None and not self.warming
-        return {"rate_closed": self.rates.closed, "rate_open": self.rates.open} if estimated else {}
+        return super().report() if self.selection is not None else {}
 
     @property
     def selection(self) -> Selection | None:
@@ -215,20 +202,13 @@ class OOC(WithTwins):
             self.average[rows] = average.to(self.average)
         return ensemble, self.candidates[rows]
 
-    def estimate(self) -> None:
-        """Estimate the rates from outputs for unseen rows; not from few rows or full sets alone."""
-        candidates = self.candidates[:]
-        if len(candidates) >= self.FEW and not candidates.all():
-            found = estimate_rates(candidates.cpu().numpy(), logits=self.unseen.cpu().numpy())
-            self.store_rates(found.closed, found.open)
-
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         if not self.disambiguation:
             uniform = uniform_targets(batch.candidates, torch.get_default_dtype())
             return soft_ce(forward_views(model, batch), uniform).mean(0)
         if self.warming:  # line 3
             losses = super().loss(model, batch)
-            return losses + self.train_twins(batch) if self.given == "auto" else losses
+            return losses + self.twin_losses(batch)
         logits = forward_views(model, batch)
         probs = mean_softmax(logits)
         normal, closed, open_ = (mask[batch.index, None].to(probs) for mask in self.groups)
@@ -239,8 +219,7 @@ class OOC(WithTwins):
         targets = normal * of_normal + closed * of_closed + open_ * of_open
         weights = normal + self.alpha * closed + self.beta * open_
         losses = soft_ce(logits, weights * targets).mean(0)  # line 14, Eq. (9)
-        learning = self.given == "auto" and self.learning
-        return losses + self.train_twins(batch) if learning else losses
+        return losses + self.twin_losses(batch)
 
     def random_targets(self, batch: Batch) -> Tensor:
         """Draw random candidate sets as targets."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +17,45 @@ from candidly.methods.base import Batch, Method, uniform_confidence
 from candidly.tensors.distributed import gather, local_part
 from candidly.tensors.nets import embed, feature_width
 
+# The query's view and the key's, by the setting `augmentation`
+VIEWS = {
+    "same": ("weak", "weak"),
+    "own": ("resized", "resized_strong"),
+    "mild": ("resized", "resized_mild"),
+}
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What PiCO computes of a batch: of this process's part, and of all processes (`all_`).
+
+    Attributes
+    ----------
+    logits, scores : tensors (b, c)
+        Of the classifier, and q . mu of the prototypes as they were.
+    q, k : tensors (b, width)
+        Embeddings of the query view, with gradient, and of the key view.
+    pseudo : integer tensor (b,)
+        The most probable candidate.
+    all_q, all_k : tensors (n, width)
+    all_pseudo : integer tensor (n,)
+    """
+
+    logits: Tensor
+    scores: Tensor
+    q: Tensor
+    k: Tensor
+    pseudo: Tensor
+    all_q: Tensor
+    all_k: Tensor
+    all_pseudo: Tensor
+
+    @property
+    def own(self) -> Tensor:
+        """Places of this process's part among all."""
+        n = len(self.all_q)
+        return torch.arange(n, device=self.q.device)[local_part(n)]
+
 
 class PiCO(Method):
     """Cross-entropy with prototype-based confidence, plus contrast of embeddings.
@@ -25,8 +65,9 @@ class PiCO(Method):
 
     Parameters
     ----------
-    augmentation : {"own", "same"}
-        Resized crops, the second one strong, or two weak views, as the other methods have.
+    augmentation : {"same", "own", "mild"}
+        Two weak views, as the other methods have; or resized crops, the second one strong as
+        published ("own"), or with two random operations and no Cutout ("mild").
     contrast : float
         Weight of the contrastive loss.
     temperature : float
@@ -52,7 +93,7 @@ class PiCO(Method):
     def __init__(
         self,
         *,
-        augmentation: str = "own",
+        augmentation: str = "same",
         contrast: float = 0.5,
         temperature: float = 0.07,
         key_momentum: float = 0.999,
@@ -64,8 +105,8 @@ class PiCO(Method):
         width: int = 128,
     ) -> None:
         super().__init__()
-        self.augmentation = one_of(augmentation, ("own", "same"), "augmentation")
-        self.views = ("resized", "resized_strong") if augmentation == "own" else ("weak", "weak")
+        self.augmentation = one_of(augmentation, VIEWS, "augmentation")
+        self.views = VIEWS[augmentation]
         self.contrast = number(contrast, "contrast", 0)
         self.temperature = number(temperature, "temperature", 1e-3)
         self.key_momentum = number(key_momentum, "key_momentum", 0, 1)
@@ -103,6 +144,13 @@ class PiCO(Method):
         self.phi = self.confidence_start + change * epoch / self.epochs
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        seen = self.compare(model, batch)
+        losses = self.total(batch, seen)
+        self.enqueue(self.entries(batch, seen))
+        return losses
+
+    def compare(self, model: nn.Module, batch: Batch) -> Compared:
+        """Embed both views; move the prototypes, and then the confidence."""
         self.move_keys(model)
         # First, before the other pass fills the memory for its gradient
         with torch.no_grad():
@@ -111,13 +159,16 @@ class PiCO(Method):
         q = F.normalize(self.projector(features), dim=-1)
         pseudo = logits.detach().masked_fill(~batch.candidates, -torch.inf).argmax(-1)
         scores = q.detach() @ self.prototypes.T  # with the prototypes as they were
-        all_q, all_k, all_pseudo = gather(q), gather(k), gather(pseudo)
-        self.prototypes = self.next_prototypes(all_q.detach(), all_pseudo)
+        seen = Compared(logits, scores, q, k, pseudo, gather(q), gather(k), gather(pseudo))
+        self.prototypes = self.next_prototypes(seen.all_q.detach(), seen.all_pseudo)
         if self.prototypical:
             self.move_confidence(batch, scores)
-        contrast = self.contrast_loss(q, k, pseudo, all_q, all_k, all_pseudo)
-        self.enqueue(all_k, all_pseudo)
-        return soft_ce(logits, self.confidence[batch.index]) + self.contrast * contrast
+        return seen
+
+    def total(self, batch: Batch, seen: Compared) -> Tensor:
+        """Compute the loss of each example."""
+        targets = self.confidence[batch.index]
+        return soft_ce(seen.logits, targets) + self.contrast * self.contrast_loss(seen)
 
     @torch.no_grad()
     def move_keys(self, model: nn.Module) -> None:
@@ -141,36 +192,42 @@ class PiCO(Method):
     def move_confidence(self, batch: Batch, scores: Tensor) -> None:
         """Move the confidence towards the candidate with the closest prototype."""
         best = scores.masked_fill(~batch.candidates, -torch.inf).argmax(-1)
-        target = F.one_hot(best, scores.shape[-1]).to(self.confidence)
+        self.move_towards(batch, F.one_hot(best, scores.shape[-1]))
+
+    def move_towards(self, batch: Batch, targets: Tensor) -> None:
+        """Apply w = phi w + (1 - phi) t."""
         stored = self.confidence[batch.index]
-        self.confidence[batch.index] = self.phi * stored + (1 - self.phi) * target
+        moved = self.phi * stored + (1 - self.phi) * targets.to(stored)
+        self.confidence[batch.index] = moved
 
-    def contrast_loss(
-        self,
-        q: Tensor,
-        k: Tensor,
-        pseudo: Tensor,
-        all_q: Tensor,
-        all_k: Tensor,
-        all_pseudo: Tensor,
-    ) -> Tensor:
+    def contrast_loss(self, seen: Compared) -> Tensor:
         """Contrast the queries of this process with those and the keys of all, and the queue."""
-        filled = min(int(self.pointer), self.queue_size)
-        queue = self.queue[:filled]
-        queue_labels = self.queue_labels[:filled]
+        queue, queue_labels = self.filled(self.queue), self.filled(self.queue_labels)
         if not self.prototypical:  # as in MoCo: the example's own key against the queue
-            own = (q * k).sum(-1) / self.temperature
-            if not filled:
+            own = (seen.q * seen.k).sum(-1) / self.temperature
+            if not len(queue):
                 return 0 * own
-            return torch.logaddexp(own, Partition.apply(q / self.temperature, queue)) - own
-        own = torch.arange(len(all_q), device=q.device)[local_part(len(all_q))]
-        contrasts = [(all_q, all_pseudo), (all_k, all_pseudo), (queue, queue_labels)]
-        return supcon(q, pseudo, contrasts, own, self.temperature)
+            return torch.logaddexp(own, Partition.apply(seen.q / self.temperature, queue)) - own
+        contrasts = [
+            (seen.all_q, seen.all_pseudo),
+            (seen.all_k, seen.all_pseudo),
+            (queue, queue_labels),
+        ]
+        return supcon(seen.q, seen.pseudo, contrasts, seen.own, self.temperature)
 
-    def enqueue(self, k: Tensor, pseudo: Tensor) -> None:
+    def filled(self, stored: Tensor) -> Tensor:
+        """Give the filled slots of a buffer of the queue."""
+        return stored[: min(int(self.pointer), self.queue_size)]
+
+    def entries(self, batch: Batch, seen: Compared) -> dict[str, Tensor]:
+        """Give what the queue stores of a batch, by the name of its buffer."""
+        return {"queue": seen.all_k, "queue_labels": seen.all_pseudo}
+
+    def enqueue(self, entries: dict[str, Tensor]) -> None:
         """Store the keys in place of the oldest ones; `Partition` needs no keys backwards."""
-        k, pseudo = k[-self.queue_size :], pseudo[-self.queue_size :]
-        slots = (self.pointer + torch.arange(len(k), device=k.device)) % self.queue_size
-        self.queue.index_copy_(0, slots, k)
-        self.queue_labels.index_copy_(0, slots, pseudo)
-        self.pointer += len(k)
+        newest = {name: values[-self.queue_size :] for name, values in entries.items()}
+        count = len(newest["queue"])
+        slots = (self.pointer + torch.arange(count, device=self.pointer.device)) % self.queue_size
+        for name, values in newest.items():
+            self.get_buffer(name).index_copy_(0, slots, values)
+        self.pointer += count

@@ -19,6 +19,7 @@ from candidly.checks import number
 from candidly.data.dataset import NO_CLASS, UNKNOWN
 from candidly.losses import soft_ce
 from candidly.methods.base import Batch, forward_views, mean_softmax
+from candidly.methods.proden import PRODEN
 from candidly.methods.twins import WithTwins, warmup_epochs
 from candidly.scores import disambiguate
 from candidly.selection import MovingEnsemble
@@ -26,7 +27,7 @@ from candidly.sets import CandidateSets
 from candidly.tensors.bits import Bits
 
 
-class Posterior(WithTwins):
+class Posterior(WithTwins, PRODEN):
     """Cross-entropy with the posterior of the truth, from all answers and outputs for unseen rows.
 
     During the warm-up the targets are the shares of the votes or, if only sets are known, PRODEN's

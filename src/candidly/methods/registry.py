@@ -7,15 +7,20 @@ from __future__ import annotations
 
 from importlib.metadata import EntryPoint, entry_points
 
+from candidly.methods.alim import ALIM
 from candidly.methods.base import Method, check_settings
 from candidly.methods.cavl import CAVL
 from candidly.methods.cc import CC
 from candidly.methods.crdpll import CRDPLL
+from candidly.methods.gce import GCE
 from candidly.methods.lws import LWS
 from candidly.methods.ooc import OOC
+from candidly.methods.pals import PALS
 from candidly.methods.pico import PiCO
+from candidly.methods.pico_plus import PiCOPlus
 from candidly.methods.posterior import Posterior
 from candidly.methods.proden import PRODEN
+from candidly.methods.trimmed import Trimmed
 from candidly.plugins import load_plugins
 
 GROUP = "candidly.methods"
@@ -28,6 +33,11 @@ METHODS: dict[str, type[Method]] = {
     "pico": PiCO,
     "crdpll": CRDPLL,
     "posterior": Posterior,
+    "alim": ALIM,
+    "pico_plus": PiCOPlus,
+    "pals": PALS,
+    "trimmed": Trimmed,
+    "gce": GCE,
 }
 
 

@@ -9,11 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from candidly.auditing.rates import FEW
+from candidly.auditing.verdicts import estimate_rates
+from candidly.errors import InputError
 from candidly.kinds import Rates
 from candidly.losses import cc, soft_ce
-from candidly.methods.base import Batch, state_dtype
-from candidly.methods.proden import PRODEN
+from candidly.methods.base import Batch, Method, state_dtype
 from candidly.selection import MovingEnsemble
+from candidly.tensors.bits import Bits
+
+NO_OOC = Rates(closed=0.0, open=0.0)
 
 
 class Twins(nn.Module):
@@ -63,8 +67,8 @@ class Twins(nn.Module):
         return losses, torch.where(side, second, first).detach()
 
 
-class WithTwins(PRODEN):
-    """PRODEN with twins, for methods that judge the rows by outputs of nets that did not see them.
+class WithTwins(Method):
+    """Twins, for methods that judge the rows by outputs of nets that did not see them.
 
     A subclass calls `add_twins` in `setup`, sets `epoch` in `epoch_start`, judges when `due`, and
     adds `train_twins` to its losses while `learning`.
@@ -118,6 +122,70 @@ class WithTwins(PRODEN):
     def rates(self) -> Rates:
         """The last estimate."""
         return Rates(*self.shares.tolist())
+
+
+class WithRates(WithTwins):
+    """The setting `rates`: given shares, or "auto" for shares that twins estimate.
+
+    A subclass calls `take_rates` in `__init__`, `start_rates` in `setup`, `follow_rates` in
+    `epoch_start`, and adds `twin_losses` to its losses. The shares are estimated at the end of the
+    warm-up, and again after as many epochs; before, they are zero.
+    """
+
+    candidates: Bits
+    given: Rates | str
+
+    def take_rates(self, rates: Rates | str) -> None:
+        """Store the setting; refuse what is neither shares nor "auto"."""
+        if not isinstance(rates, Rates) and rates != "auto":
+            raise InputError(
+                f"rates={rates!r}: expected 'auto', or Rates(closed, open) such as Rates(0.1, 0.2)."
+            )
+        self.given = rates
+
+    def start_rates(
+        self, model: nn.Module, candidates: Tensor, rng: torch.Generator, warmup: float
+    ) -> None:
+        """Store the candidates and the length of the warm-up; create twins if they are needed."""
+        self.candidates = Bits(candidates)
+        self.warmup_epochs = warmup_epochs(warmup, self.epochs)
+        if self.given == "auto":
+            self.ensemble = MovingEnsemble()
+            self.add_twins(model, candidates, rng)
+
+    def follow_rates(self, epoch: int) -> None:
+        """Estimate the shares if this epoch is the time."""
+        self.epoch = epoch
+        self.warming = epoch < self.warmup_epochs
+        if self.given == "auto" and self.due:
+            self.estimate()
+
+    def twin_losses(self, batch: Batch) -> Tensor | float:
+        """Compute a loss of value 0 with the gradients of the twins, while they learn."""
+        learning = self.given == "auto" and self.learning
+        return self.train_twins(batch) if learning else 0.0
+
+    def estimate(self) -> None:
+        """Estimate the rates from outputs for unseen rows; not from few rows or full sets alone."""
+        candidates = self.candidates[:]
+        if len(candidates) >= self.FEW and not candidates.all():
+            found = estimate_rates(candidates.cpu().numpy(), logits=self.unseen.cpu().numpy())
+            self.store_rates(found.closed, found.open)
+
+    @property
+    def rates(self) -> Rates:
+        """The given shares, or the last estimate."""
+        return self.given if isinstance(self.given, Rates) else super().rates
+
+    @property
+    def outside(self) -> float:
+        """The share of rows whose truth is outside of their candidates: closed and open ones."""
+        return self.rates.closed + self.rates.open
+
+    def report(self) -> dict[str, float]:
+        """Give the estimated shares, once there are any."""
+        estimated = self.given == "auto" and not self.warming
+        return {"rate_closed": self.rates.closed, "rate_open": self.rates.open} if estimated else {}
 
 
 def warmup_epochs(warmup: float, epochs: int) -> int:

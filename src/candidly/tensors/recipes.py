@@ -9,6 +9,7 @@ any number of processes makes the same images as one.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 
 import numpy as np
 import torch
@@ -58,10 +59,18 @@ def resized(x: Tensor, draw: Draw) -> Tensor:
 
 
 def resized_strong(x: Tensor, draw: Draw) -> Tensor:
-    """Crop at random and resize, flip, apply two random operations: PiCO's strong view.
+    """Crop at random and resize, flip, apply three random operations and Cutout: PiCO's strong one.
 
-    Geometry is combined, so that images are resampled only once.
+    Operations have strength 5 of 10, in a random direction. Geometry is combined, so that images
+    are resampled only once.
     """
+    box = random_box(draw(5), *x.shape[1:3])
+    x, matrix = rand_augment(x, draw(6), strength=0.5)
+    return cutout(warp(x, box @ matrix), draw(2))
+
+
+def resized_mild(x: Tensor, draw: Draw) -> Tensor:
+    """Crop at random and resize, flip, apply two random operations of any strength; no Cutout."""
     box = random_box(draw(5), *x.shape[1:3])
     x, matrix = rand_augment(x, draw(4))
     return warp(x, box @ matrix)
@@ -73,6 +82,7 @@ RECIPES: dict[str, Callable[[Tensor, Draw], Tensor]] = {
     "strong": strong,
     "resized": resized,
     "resized_strong": resized_strong,
+    "resized_mild": resized_mild,
 }
 VIEWS = tuple(RECIPES)
 
@@ -120,14 +130,16 @@ def cutout(x: Tensor, u: Tensor) -> Tensor:
     return x * (1 - rows[:, :, None] * columns[:, None])[..., None]
 
 
-def rand_augment(x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-    """Apply two random operations to each image, each with its own magnitude.
+def rand_augment(x: Tensor, u: Tensor, strength: float | None = None) -> tuple[Tensor, Tensor]:
+    """Apply k random operations to each image, each with its own magnitude.
 
     Parameters
     ----------
     x : tensor (b, h, w, c)
-    u : tensor (b, 4)
-        Uniform numbers: two choices and two magnitudes.
+    u : tensor (b, 2 k)
+        Uniform numbers: k choices and k magnitudes.
+    strength : float, optional
+        All magnitudes are this or minus this; by default any from -1 to 1.
 
     Returns
     -------
@@ -136,11 +148,14 @@ def rand_augment(x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
     matrix : tensor (b, 3, 3)
         The geometry, for `warp`, so that images are sampled only once.
     """
-    choices = (u[:, :2] * (len(COLOUR) + len(GEOMETRY))).long().T
-    magnitudes = (2 * u[:, 2:] - 1).T
+    k = u.shape[1] // 2
+    choices = (u[:, :k] * (len(COLOUR) + len(GEOMETRY))).long().T
+    magnitudes = (2 * u[:, k:] - 1).T
+    if strength is not None:
+        magnitudes = strength * torch.where(magnitudes < 0, -1.0, 1.0)
     changed = change_colours(x.permute(0, 3, 1, 2), choices, magnitudes)
-    first, second = moves(choices.flatten(), magnitudes.flatten(), *x.shape[1:3]).chunk(2)
-    return changed.permute(0, 2, 3, 1), first @ second
+    matrices = moves(choices.flatten(), magnitudes.flatten(), *x.shape[1:3]).chunk(k)
+    return changed.permute(0, 2, 3, 1), reduce(torch.matmul, matrices)
 
 
 def moves(choice: Tensor, magnitude: Tensor, h: int, w: int) -> Tensor:
