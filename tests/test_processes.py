@@ -22,10 +22,20 @@ from candidly.auditing.census import (
     unanimity,
 )
 from candidly.auditing.choice import held_out, make_study
-from candidly.auditing.crowd import BLAMED, Rows, fit_explanation, log_joint, truth_given
+from candidly.auditing.crowd import (
+    BLAMED,
+    Rows,
+    _appearance,
+    explained,
+    fit_explanation,
+    log_joint,
+    slip_of,
+    truth_given,
+)
 from candidly.auditing.evidence import observe, read_gold, read_outputs
 from candidly.auditing.processes import NAMES, PROCESSES, Evidence
 from candidly.auditing.processes.annotators import AnnotatorConfusion, able
+from candidly.auditing.processes.base import Said, SaidBy
 from candidly.auditing.processes.confusion import (
     Confusion,
     error_rate,
@@ -320,6 +330,80 @@ def test_misleading_rows_equal_the_sums_over_what_a_row_looks_like(dependence):
         )
 
 
+@pytest.mark.parametrize("votes", [3, 12, 51])
+@pytest.mark.parametrize("misled", [1e-4, 0.05, 0.5])
+def test_every_row_looks_like_one_class_however_sure_people_are(votes, misled):
+    rng = np.random.default_rng(0)
+    y = rng.integers(5, size=200)
+    answers = Answers.from_counts(votes * np.eye(5, dtype=int)[y])
+    rows = rows_from(answers, 4 * np.eye(5)[y] + rng.normal(size=(200, 5)))
+    start = Confusion.start(rows.evidence)
+    found = fit_explanation(start, rows, with_open=False, rounds=2)
+    found = replace(found, misled=misled)
+    terms = explained(found, rows)
+    known = np.exp(terms.joint - logsumexp(terms.joint, axis=1)[:, None])[:, :-1]
+    looks, fooled = _appearance(found, terms, known)
+    np.testing.assert_allclose(looks.sum(axis=1), known.sum(axis=1), rtol=1e-9)
+    assert (fooled <= 1).all()
+    np.testing.assert_allclose(truth_given(found, rows).sum(axis=1), 1)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("n_people", [3, 20])
+def test_people_who_agree_and_are_right_have_no_errors(seed, n_people):
+    rng = np.random.default_rng(seed)
+    y = rng.integers(5, size=400)
+    answers = Answers(np.repeat(y[:, None], n_people, axis=1), 5)
+    logits = 4 * np.eye(5)[y] + rng.normal(size=(400, 5))
+    found = estimate_rates(answers, logits=logits, process="confusion")
+    assert found.outside < 0.03
+    assert (audit(answers, logits=logits).consensus_label == y).all()
+
+
+def test_a_class_that_is_the_truth_of_all_rows():
+    answers = Answers(np.zeros((300, 4), dtype=int), 20)
+    logits = np.random.default_rng(0).normal(size=(300, 20)) + 12 * (np.arange(20) == 0)
+    truth = truth_posterior(answers, logits=logits)
+    np.testing.assert_allclose(truth.sum(axis=1), 1)
+    assert (truth[:, 0] > 0.9).all()
+
+
+def test_none_that_is_said_only_outside_of_the_fitted_rows_is_no_crash():
+    table = [["a|b", "b"], ["b", "b"], ["a", "a"], ["c", "c"]] * 100
+    table[7] = ["none of the classes", "none of the classes"]
+    answers = Answers(table, ["a", "b", "c"])
+    evidence = evidence_of(answers)
+    without = Confusion(np.c_[MATRIX[:, :3], np.zeros(3)], 0.4, False)
+    assert np.isfinite(without.log_likelihood(evidence)).all()
+    assert np.isfinite(without.fitted(evidence, np.full((400, 3), 1 / 3)).matrix).all()
+
+
+def test_groups_of_annotators_are_read_alike_with_one_label_and_with_several():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(3, size=(50, 4))
+    single = evidence_of(Answers(labels, 3))
+    matrices = rng.dirichlet(np.ones(4), size=(3, 3))
+    group = np.array([1, 0, 2, 1])
+    posterior = rng.dirichlet(np.ones(3), size=50)
+    expected = sum(np.log(matrices[group[k]][:, labels[:, k]]).T for k in range(4))
+    counted = np.zeros((3, 3, 4))
+    for i, k in product(range(50), range(4)):
+        counted[group[k], :, labels[i, k]] += posterior[i]
+    short = single.said_by(group, 3)
+    assert short is single.said_by(group, 3)
+    who = group[single.answers.annotator]
+    long = SaidBy(
+        [
+            Said(single.per_row[:, who == k], single.membership[np.flatnonzero(who == k)])
+            for k in range(3)
+        ],
+        None,
+    )
+    for said in (short, long):
+        np.testing.assert_allclose(said.log_likelihood(matrices), expected)
+        np.testing.assert_allclose(said.counted(matrices, posterior), counted)
+
+
 def misled_together(n=1500, share=0.2, seed=0):
     """(answers, logits, truth): three able people who are all misled in some rows, a good model."""
     rng = np.random.default_rng(seed)
@@ -355,7 +439,8 @@ def test_gold_rows_say_whether_people_or_the_model_are_wrong():
     assert found.misled > 0.15
     assert found.slip < 0.1
     without = fit_explanation(start, rows_from(answers, logits), with_open=False)
-    assert without.misled == pytest.approx(BLAMED * (without.slip + without.misled))
+    wrong = without.slip / slip_of(1.0, 5)
+    assert without.misled == pytest.approx(BLAMED * (wrong + without.misled))
     rest = np.arange(len(truth)) % 10 > 0
     label = audit(answers, logits=logits, gold=gold).consensus_label.cat.codes
     assert (label == truth)[rest].mean() > 0.95

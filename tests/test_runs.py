@@ -70,8 +70,7 @@ def annotated(path, n=500):
 def fitted(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fit")
     y, outside = annotated(folder / "a.csv")
-    # All three are misled together: processes that take answers one by one believe them.
-    options = ("--labels", "good,wide,bad", "--folds", "3", "--process", "blind")
+    options = ("--labels", "good,wide,bad", "--folds", "3")
     done = run("fit", "a.csv", *options, "--out", "run", cwd=folder)
     return folder, done, y, outside
 

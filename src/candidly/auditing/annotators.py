@@ -5,7 +5,9 @@ the annotator's own answer, and assumes how much answers to one row depend. So t
 what all other readings say:
 
 - each answer counts in full, or all answers to a row count as one;
-- there are open rows, or there are none: a model that errs with confidence looks like open rows;
+- there are open rows, or there are none, or none at which people guess: a model that errs with
+  confidence looks like open rows;
+- where the model is sure and all people disagree, the model is wrong, or people are;
 - the annotator's error rate is not the shared one, but their own (`own_rates`).
 
 The sampling error is added at both ends, by as many answers as the data are worth.
@@ -23,7 +25,7 @@ from scipy import sparse
 from scipy.special import expit, logit
 
 from candidly.answers import Answers
-from candidly.auditing.census import Census
+from candidly.auditing.census import BELIEVED, Census
 from candidly.auditing.crowd import Explanation, Rows, blamed, truth_given
 from candidly.auditing.processes.annotators import AnnotatorConfusion
 from candidly.auditing.processes.confusion import Confusion
@@ -41,7 +43,7 @@ WIDEST = 30  # classes of a confusion matrix that is stored
 PAIRS = 20  # confused pairs that are listed
 MAX_ENTRIES = 5_000_000  # of all matrices; else only those of MATRICES annotators are counted
 NEGLIGIBLE = 0.02  # probability of a class that is not counted where there are many classes
-BELIEVED = 0.01  # probability of open rows above which they count
+
 LEAST_SHARE = 0.01  # outside share that an interval is divided by
 ODDS = np.linspace(-15, 15, 241)  # log odds that answers are right, as they are counted
 ROUNDS = 100  # of EM for the own rates
@@ -336,8 +338,11 @@ def _fitted_rates(found: Explanation, answers: Answers, k: int) -> Floats:
 
 
 def _error(matrix: Floats, found: Explanation) -> float:
-    """How often answers are wrong: the row misleads, or the annotator errs."""
-    return 1 - (1 - found.misled) * float(found.classes @ np.diag(matrix))
+    """How often answers are wrong: the row misleads, it is hard, or the annotator errs."""
+    right = float(found.classes @ np.diag(matrix))
+    if (hard := found.difficulty) is not None:
+        right = (1 - hard.share) * right + hard.share * (1 - hard.error)
+    return 1 - (1 - found.misled) * right
 
 
 def other_readings(study: Study | Census) -> list[Explanation]:

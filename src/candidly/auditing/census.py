@@ -67,6 +67,8 @@ SUREST = 0.2  # share of the rows that the model is surest of
 N_GUESSES = 3  # parameters of `Guesses`
 GUESS_ROUNDS = 40  # of EM, to find out whether people guess
 SURE_OF_GUESSES = 0.99
+BELIEVED = 0.01  # probability above which an explanation counts
+MENTION_CONFLICTS = 0.02  # share of rows where a sure model contradicts all people
 UNANIMITY_LIMIT = 3.5  # standard errors by which answers may agree more than expected
 
 
@@ -78,7 +80,7 @@ class Census:
     ----------
     estimate : RatesEstimate
     full, without : Explanation
-        Fitted with and without open rows.
+        Fitted with and without open rows or, if people guess at some, with and without guesses.
     weight : float
         Probability of the first, against the second.
     reference : Reference or None
@@ -145,14 +147,15 @@ def take_census(outputs: Outputs, start: Process | type[Process]) -> Census:
     else:
         shares = _several_answers(full, without, weight, rows)
     overrules = not single or float(seen.hit.mean()) >= OVERRULES
-    estimate = _estimate(shares, weight, rows, seen, without.process, single)
+    estimate = _estimate(shares, full, without.process, weight, rows, seen, single)
     return Census(estimate, full, without, weight, reference, overrules, rows)
 
 
 def _fitted(first: Process, rows: Rows) -> tuple[Explanation, Explanation, float]:
     """(with open rows, without them, probability of the first against the second).
 
-    If people guess at open rows, these are told from hard rows, and the second has no guesses.
+    Open rows, agreed on or guessed at, must explain the answers better than hard rows of known
+    classes do. If people guess, the second has open rows that they agree on.
     """
     if people_guess(first, rows):
         fit = partial(fit_explanation, first, rows, with_open=True, with_difficulty=True)
@@ -160,7 +163,16 @@ def _fitted(first: Process, rows: Rows) -> tuple[Explanation, Explanation, float
         return full, without, _weight(full, without, N_GUESSES, rows)
     without = fit_explanation(first, rows, with_open=False)
     full = fit_explanation(first, rows, with_open=True)
-    return full, without, _weight_of_open(full, without, rows)
+    weight = _weight_of_open(full, without, rows)
+    if weight > BELIEVED and _has_matrix(first):
+        without = fit_explanation(first, rows, with_open=False, with_difficulty=True)
+        weight = min(weight, _weight(full, without, 0, rows))
+    return full, without, weight
+
+
+def _has_matrix(process: Process) -> bool:
+    """Whether there are confusions to learn, from several answers per row."""
+    return isinstance(process, Confusion) and not process.flat
 
 
 def people_guess(first: Process, rows: Rows) -> bool:
@@ -180,7 +192,7 @@ def people_guess(first: Process, rows: Rows) -> bool:
     bool
         False for processes other than confusion matrices, and with one answer per row.
     """
-    if not isinstance(first, Confusion) or first.flat or len(rows) < FEW:
+    if not _has_matrix(first) or len(rows) < FEW:
         return False
     few = rows[sample(len(rows), compared_size(rows.evidence.n_classes))]
     fit = partial(fit_explanation, first, few, with_open=True, with_difficulty=True)
@@ -384,9 +396,9 @@ def agreeing_pairs(evidence: Evidence) -> tuple[Floats, NDArray[np.int64]]:
 
 
 def _believed(full: Explanation, without: Explanation, weight: float) -> list[Explanation]:
-    """The explanations that an interval must hold."""
+    """The explanations that an interval must hold: guesses may always be errors at hard rows."""
     chances = ((full, weight), (without, 1 - weight))
-    return [found for found, chance in chances if chance > 0.01]
+    return [found for found, chance in chances if chance > BELIEVED or full.guesses is not None]
 
 
 def _single_answers(
@@ -445,13 +457,19 @@ def _as_shares(low: Floats, point: Floats, high: Floats) -> Shares:
 
 
 def _estimate(
-    shares: Shares, weight: float, rows: Rows, seen: Observed, process: Process, single: bool
+    shares: Shares,
+    full: Explanation,
+    process: Process,
+    weight: float,
+    rows: Rows,
+    seen: Observed,
+    single: bool,
 ) -> RatesEstimate:
     n = len(rows)
     c = rows.evidence.n_classes
     found = np.array(shares)  # (3, 3): closed, open, outside; low, point, high
     point = found[:, 1].copy()
-    guessed = guessed_open(rows)
+    guessed = 0.0 if full.guesses is not None else guessed_open(rows)
     found[1:, 2] = np.maximum(found[1:, 2], [guessed, point[2] + guessed])
     errors = NORMAL_90 * INTERVAL_FACTOR * np.sqrt(np.maximum(found * (1 - found), 0) / n)
     low = found[:, 0] - errors[:, 0] - MODEL_ERROR
@@ -466,7 +484,7 @@ def _estimate(
     high = np.clip(np.maximum(high, point), 0, 1)
     intervals = [(float(a), float(b)) for a, b in zip(low, high, strict=True)]
     chance = chance_note(seen, c)
-    notes = (*_notes(shares, weight, rows, process, single, guessed), *few_note(n))
+    notes = (*_notes(shares, full, process, weight, rows, single, guessed), *few_note(n))
     return RatesEstimate(
         float(point[0]),
         float(point[1]),
@@ -481,7 +499,13 @@ def _estimate(
 
 
 def _notes(
-    shares: Shares, weight: float, rows: Rows, process: Process, single: bool, guessed: float
+    shares: Shares,
+    full: Explanation,
+    process: Process,
+    weight: float,
+    rows: Rows,
+    single: bool,
+    guessed: float,
 ) -> Iterator[str]:
     """Say what is assumed, and where the data cannot tell."""
     if single:
@@ -501,6 +525,13 @@ def _notes(
             f"how much they depend: the outside share is {shares.outside[0]:.1%} if each answer "
             f"counts in full, and {shares.outside[2]:.1%} if all answers to a row count as one."
         )
+        if full.guesses is not None:
+            yield (
+                "At some rows people disagree as if they guessed: these are counted as rows of no "
+                "class. If they are only hard rows, few rows are open: the lower ends say so."
+            )
+            return
+        yield from _conflict_note(full)
         yield from _unanimity_note(rows, process)
         if guessed > MENTION_OPEN:
             yield (
@@ -513,6 +544,18 @@ def _notes(
         yield (
             "The data cannot tell open rows from hard rows of known classes: open rows are "
             f"{weight:.0%} likely."
+        )
+
+
+def _conflict_note(found: Explanation) -> Iterator[str]:
+    """Report if the model is often sure of another class than all people."""
+    readings = blamed(found)
+    if len(readings) > 1 and readings[1].misled > MENTION_CONFLICTS:
+        yield (
+            f"In about {readings[1].misled:.0%} of the rows the model is sure of another class "
+            "than all people name, and the data cannot tell who is right. The consensus sides "
+            "with people; the upper ends of the intervals side with the model. Check a few of "
+            "these rows: they are at the top of the list."
         )
 
 

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, logsumexp
+from scipy.special import expit
 
 from candidly.auditing.difficulty import Difficulty
 from candidly.auditing.guesses import SHARE, Guesses
@@ -92,8 +92,8 @@ class Explanation:
     sharpness : float
         Power of the model's probabilities: below 1 if the model is too sure.
     slip : float
-        Share of rows where the model is wrong however sure it is. It is 0 with one answer per row,
-        from which it cannot be told.
+        Share of rows where the model's output is random, however sure it is. It is 0 with one
+        answer per row, from which it cannot be told.
     misled : float
         Share of rows that mislead everybody towards one wrong class; 0 with one answer per row.
     knots : array of shape (KNOTS, d)
@@ -181,7 +181,7 @@ def fit_explanation(
     before = -np.inf
     for _ in range(rounds):
         terms = explained(found, rows, X)
-        total = logsumexp(terms.joint, axis=1)
+        total = _log_total(terms.joint)
         found = replace(found, fit=float(total.sum()))
         if abs(found.fit - before) < TOLERANCE * np.sqrt(len(total)):
             break
@@ -320,6 +320,12 @@ def with_misled(looks: Floats, misled: float, classes: Floats) -> Floats:
     return top + np.log(np.maximum((1 - misled) * each + misled * others, LEAST))
 
 
+def _log_total(values: Floats) -> Floats:
+    """(n,) log of the sum of exp over the columns."""
+    top = values.max(axis=1, keepdims=True)
+    return top[:, 0] + np.log(np.exp(values - top).sum(axis=1))
+
+
 def _others(values: Floats) -> Floats:
     """The sum over all other columns."""
     return np.maximum(values.sum(axis=1, keepdims=True) - values, 0)
@@ -327,7 +333,7 @@ def _others(values: Floats) -> Floats:
 
 def _log_agreed(found: Explanation, rows: Rows, looks: Floats) -> Floats:
     """log P(answers | none of the classes), if people answer as if it were some other row."""
-    blind = logsumexp(looks + np.log(np.maximum(found.classes, LEAST)), axis=1)
+    blind = _log_total(looks + np.log(np.maximum(found.classes, LEAST)))
     if not found.none_rate:
         return blind
     usual = np.clip(found.process.none_share, 1e-6, 1 - 1e-6)
@@ -382,14 +388,16 @@ def _maximise(
     sharpness = found.sharpness
     if learns_sharpness:
         sharpness = sharpened(sharpness, rows.log_probs, known - slipped)
-    against = min(float(slipped.sum() + misled.sum()) / total, 0.5)
-    blame = _blame(slipped.sum(axis=1), misled, rows.gold)
+    right = np.take_along_axis(slipped, terms.prior.argmax(axis=1)[:, None], axis=1)[:, 0]
+    wrong = slipped.sum(axis=1) - right
+    against = min(float(wrong.sum() + misled.sum()) / total, 0.5)
+    blame = _blame(wrong, misled, rows.gold)
     found = replace(
         found,
         sharpness=sharpness,
-        slip=(1 - blame) * against if found.misled else 0.0,
+        slip=slip_of((1 - blame) * against, known.shape[1]) if found.misled else 0.0,
         misled=blame * against if found.misled else 0.0,
-        classes=known.sum(axis=0) / total,
+        classes=(known.sum(axis=0) + 0.5) / (known.sum() + 0.5 * known.shape[1]),
     )
     found = _open_rows(found, rows, X, terms, post[:, -1])
     if terms.hard is None:
@@ -400,6 +408,27 @@ def _maximise(
     difficulty = found.difficulty.fitted(found.process, rows.evidence, X, hard, looks)
     process = found.process.fitted(rows.evidence, looks - hard)
     return replace(found, process=process, difficulty=difficulty)
+
+
+def slip_of(wrong: float, c: int) -> float:
+    """Compute the share of random outputs with which a share of all outputs is wrong.
+
+    Parameters
+    ----------
+    wrong : float
+    c : int
+        Number of classes; a random output is right once in c.
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> slip_of(0.09, 10)
+    0.1
+    """
+    return wrong * c / (c - 1)
 
 
 def _blame(slipped: Floats, misled: Floats, gold: NDArray[np.int64] | None) -> float:
@@ -416,11 +445,13 @@ def _appearance(found: Explanation, terms: Terms, known: Floats) -> tuple[Floats
     """(n, c) probability that the row looks like each class, (n,) that it misleads."""
     if not found.misled:
         return known, np.zeros(len(known))
-    true = known * np.exp(np.minimum(np.log1p(-found.misled) + terms.looks - terms.likely, 0))
-    misled = known - true
-    weighted = found.classes * np.exp(terms.looks - terms.looks.max(axis=1, keepdims=True))
-    per_weight = misled / np.maximum(_others(weighted), LEAST)
-    return true + weighted * _others(per_weight), misled.sum(axis=1)
+    top = terms.looks.max(axis=1, keepdims=True)
+    each = np.exp(terms.looks - top)
+    per_answer = known * np.exp(top - terms.likely)  # P(truth) / P(answers | truth)
+    fooled = found.misled * per_answer / _rest(found.classes)
+    weighted = found.classes * each
+    looks = (1 - found.misled) * per_answer * each + weighted * _others(fooled)
+    return looks, (fooled * _others(weighted)).sum(axis=1)
 
 
 def _open_rows(
@@ -460,10 +491,14 @@ def blamed(found: Explanation) -> list[Explanation]:
     list of Explanation
         The model alone is wrong; people alone are. Only `found` itself, if there are no such rows.
     """
-    against = found.slip + found.misled
+    c = len(found.classes)
+    against = found.slip / slip_of(1.0, c) + found.misled
     if against < NEGLIGIBLE:
         return [found]
-    return [replace(found, slip=against, misled=0.0), replace(found, slip=0.0, misled=against)]
+    return [
+        replace(found, slip=slip_of(against, c), misled=0.0),
+        replace(found, slip=0.0, misled=against),
+    ]
 
 
 def truth_given(found: Explanation, rows: Rows, dependence: float = DEPENDENCE) -> Floats:
@@ -509,4 +544,4 @@ def _shown(found: Explanation, prior: Floats) -> Floats:
 
 def _rest(classes: Floats) -> Floats:
     """Shares of all other classes."""
-    return np.maximum(1 - classes, LEAST)
+    return _others(classes[None])[0]

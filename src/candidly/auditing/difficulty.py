@@ -32,10 +32,13 @@ class Difficulty:
         Share of wrong answers to hard rows.
     weights : array of shape (1 + d,)
         Coefficients of the logistic probability that a row is hard, as for open rows.
+    share : float
+        Share of hard rows among those of known classes.
     """
 
     error: float
     weights: Floats
+    share: float = START_SHARE
 
     @classmethod
     def start(cls, d: int) -> Difficulty:
@@ -92,9 +95,9 @@ class Difficulty:
         evidence : Evidence
         X : array of shape (n, 1 + d)
         hard : array of shape (n, c)
-            P(hard, truth = t) of each row.
+            P(hard, looks like t) of each row.
         known : array of shape (n, c)
-            P(truth = t) of each row.
+            P(looks like t) of each row, hard or not.
 
         Returns
         -------
@@ -105,7 +108,8 @@ class Difficulty:
         matrix = harder(process.matrix, self.error)
         counted = evidence.said.counted(matrix, learnt(evidence, hard, False))
         error = float(np.clip(error_rate(counted), 0.05, MOST_ERROR))
-        return replace(self, error=error, weights=weights)
+        share = float(hard.sum() / max(known.sum(), 1e-12))
+        return replace(self, error=error, weights=weights, share=share)
 
 
 def harder(matrix: Floats, error: float) -> Floats:

@@ -85,10 +85,8 @@ class Guesses:
         of_even = float(answers @ (even / total))
         evenly = float(np.clip(of_even / max(float(answers.sum()), 1e-12), *EVENLY))
         drawn = self._entries(log_probs, evidence) * (1 - self.evenly)
-        drawn = sparse.diags_array(answers / total) @ drawn
-        place = (evidence.row, np.arange(len(evidence.row)))
-        rows = sparse.csr_array((np.ones(len(evidence.row)), place), (len(evidence), len(total)))
-        expected = (rows @ drawn).toarray()
+        drawn = sparse.diags_array(weights[evidence.row] * any_label / total) @ drawn
+        expected = (evidence.per_row @ drawn).toarray()
         sharpness = min(sharpened(self.sharpness, log_probs, expected), most)
         return replace(self, sharpness=sharpness, evenly=evenly)
 

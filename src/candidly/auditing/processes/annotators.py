@@ -7,13 +7,12 @@ annotator with few answers is more or less able, but confuses what all confuse.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from candidly.auditing.processes.base import Evidence, Floats
+from candidly.auditing.processes.base import Evidence, Floats, SaidBy
 from candidly.auditing.processes.confusion import (
     LEAST,
     Confusion,
@@ -58,21 +57,15 @@ class AnnotatorConfusion(Confusion):
         return cls(shared.matrix, shared.error, shared.flat, own, numbers)
 
     def log_likelihood(self, evidence: Evidence) -> Floats:
-        total = np.zeros((len(evidence), evidence.n_classes))
-        for matrix, mine in self._groups(evidence):
-            total += evidence.said_by(mine).log_likelihood(matrix)
-        return total
+        return self._said(evidence).log_likelihood(self._matrices)
 
     def fitted(self, evidence: Evidence, posterior: Floats) -> AnnotatorConfusion:
         shared = Confusion.fitted(self, evidence, posterior)
         assert isinstance(shared, AnnotatorConfusion)
         posterior = learnt(evidence, posterior, self.flat)
-        own = np.empty_like(self.own)
-        for k, (matrix, mine) in enumerate(self._groups(evidence)):
-            if k < len(own):
-                counted = evidence.said_by(mine).counted(matrix, posterior)
-                own[k] = shrunk(counted, able(shared.matrix, counted), OWN_STRENGTH)
-        return replace(shared, own=own)
+        counted = self._said(evidence).counted(self._matrices, posterior)[1:]
+        own = [shrunk(mine, able(shared.matrix, mine), OWN_STRENGTH) for mine in counted]
+        return replace(shared, own=np.array(own).reshape(self.own.shape))
 
     def matrix_of(self, annotator: int) -> Floats:
         """Return the matrix of an annotator.
@@ -89,15 +82,13 @@ class AnnotatorConfusion(Confusion):
         number = self.numbers[annotator]
         return self.matrix if number < 0 else self.own[number]
 
-    def _groups(self, evidence: Evidence) -> list[tuple[Floats, NDArray[np.int64]]]:
-        """(matrix, answers) of each annotator in `own`, then of all others."""
-        if evidence.answers is None:
-            return [(self.matrix, np.arange(len(evidence.row)))]
-        number = self.numbers[evidence.answers.annotator]
-        order = np.argsort(number, kind="stable")
-        ends = np.searchsorted(number[order], np.arange(-1, len(self.own) + 1))
-        parts = [order[a:b] for a, b in pairwise(ends.tolist())]
-        return [*zip(self.own, parts[1:], strict=True), (self.matrix, parts[0])]
+    @property
+    def _matrices(self) -> Floats:
+        """The shared matrix, then those of one's own."""
+        return np.concatenate([self.matrix[None], self.own])
+
+    def _said(self, evidence: Evidence) -> SaidBy:
+        return evidence.said_by(self.numbers + 1, len(self.own) + 1)
 
 
 def active_annotators(evidence: Evidence) -> NDArray[np.int64]:

@@ -89,21 +89,30 @@ class Evidence:
         """All answers."""
         return Said(self.per_row, self.membership)
 
-    def said_by(self, mine: NDArray[np.int64]) -> Said:
-        """Take some of the answers, by their numbers.
+    def said_by(self, group: NDArray[np.int64], k: int) -> SaidBy:
+        """Take the answers of groups of annotators apart; once for the same groups.
 
         Parameters
         ----------
-        mine : int array of shape (k,)
+        group : int array of shape (annotators,)
+            The group of each annotator, from 0 to k - 1.
+        k : int
 
         Returns
         -------
-        Said
+        SaidBy
         """
-        place = (self.row[mine], np.arange(len(mine)))
-        counts = self.counts[mine].astype(np.float64)
-        per_row = sparse.csr_array((counts, place), (len(self), len(mine)))
-        return Said(per_row, self.membership[mine])
+        key = (group.tobytes(), k)
+        if key not in self._groups:
+            who = np.zeros(len(self.row), dtype=np.int64)
+            if self.answers is not None:
+                who = group[self.answers.annotator]
+            self._groups[key] = SaidBy.of(self, who, k)
+        return self._groups[key]
+
+    @cached_property
+    def _groups(self) -> dict[tuple[bytes, int], SaidBy]:
+        return {}
 
     @cached_property
     def none_votes(self) -> Floats:
@@ -151,7 +160,7 @@ class Said:
         """
         if self.votes is not None:
             return self.votes @ np.log(np.maximum(matrix.T, LEAST))
-        return self.per_row @ np.log(self.membership @ matrix.T)
+        return self.per_row @ np.log(np.maximum(self.membership @ matrix.T, LEAST))
 
     def counted(self, matrix: Floats, posterior: Floats) -> Floats:
         """Count the answers by truth and label; one of several labels is shared among them.
@@ -169,8 +178,94 @@ class Said:
         """
         if self.votes is not None:
             return (self.votes.T @ posterior).T
-        share = (self.per_row.T @ posterior) / (self.membership @ matrix.T)
+        share = (self.per_row.T @ posterior) / np.maximum(self.membership @ matrix.T, LEAST)
         return matrix * (self.membership.T @ share).T
+
+
+@dataclass(frozen=True)
+class SaidBy:
+    """The answers of k groups of annotators to n rows.
+
+    Attributes
+    ----------
+    parts : list of Said, or None
+        The answers of each group.
+    votes : sparse array of shape (n, k * (c + 1)), or None
+        Votes for each label by group, if every answer is one label: a shorter way.
+    """
+
+    parts: list[Said] | None
+    votes: sparse.csr_array | None
+
+    @classmethod
+    def of(cls, evidence: Evidence, who: NDArray[np.int64], k: int) -> SaidBy:
+        """Take answers apart.
+
+        Parameters
+        ----------
+        evidence : Evidence
+        who : int array of shape (m,)
+            The group of each answer.
+        k : int
+
+        Returns
+        -------
+        SaidBy
+        """
+        labels = evidence.membership
+        counts = evidence.counts.astype(np.float64)
+        if (np.diff(labels.indptr) == 1).all():
+            place = (evidence.row, who * labels.shape[1] + labels.indices)
+            shape = (len(evidence), k * labels.shape[1])
+            return cls(None, sparse.csr_array((counts, place), shape))
+        parts = []
+        for number in range(k):
+            mine = np.flatnonzero(who == number)
+            place = (evidence.row[mine], np.arange(len(mine)))
+            per_row = sparse.csr_array((counts[mine], place), (len(evidence), len(mine)))
+            parts.append(Said(per_row, labels[mine]))
+        return cls(parts, None)
+
+    def log_likelihood(self, matrices: Floats) -> Floats:
+        """Compute log P(answers | truth = t) of each row.
+
+        Parameters
+        ----------
+        matrices : array of shape (k, c, c + 1)
+            The matrix of each group.
+
+        Returns
+        -------
+        array of shape (n, c)
+        """
+        c = matrices.shape[1]
+        if self.votes is not None:
+            logs = np.log(np.maximum(matrices, LEAST))
+            return self.votes @ logs.transpose(0, 2, 1).reshape(-1, c)
+        assert self.parts is not None
+        total = np.zeros((self.parts[0].per_row.shape[0], c))
+        for part, matrix in zip(self.parts, matrices, strict=True):
+            total += part.log_likelihood(matrix)
+        return total
+
+    def counted(self, matrices: Floats, posterior: Floats) -> Floats:
+        """Count the answers of each group by truth and label.
+
+        Parameters
+        ----------
+        matrices : array of shape (k, c, c + 1)
+        posterior : array of shape (n, c)
+
+        Returns
+        -------
+        array of shape (k, c, c + 1)
+        """
+        k, c, labels = matrices.shape
+        if self.votes is not None:
+            return (self.votes.T @ posterior).reshape(k, labels, c).transpose(0, 2, 1)
+        assert self.parts is not None
+        each = zip(self.parts, matrices, strict=True)
+        return np.stack([part.counted(matrix, posterior) for part, matrix in each])
 
 
 class Process(ABC):
