@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -70,7 +71,8 @@ def annotated(path, n=500):
 def fitted(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fit")
     y, outside = annotated(folder / "a.csv")
-    options = ("--labels", "good,wide,bad", "--folds", "3")
+    # All three are misled together: `blind`, which counts no votes, believes the model.
+    options = ("--labels", "good,wide,bad", "--folds", "3", "--process", "blind")
     done = run("fit", "a.csv", *options, "--out", "run", cwd=folder)
     return folder, done, y, outside
 
@@ -125,6 +127,19 @@ def test_annotators_are_told_apart(fitted):
     for entry in people.values():
         assert entry["outside"] == pytest.approx(entry["true_outside"], abs=0.07)
     assert "misses cat" in done.stdout
+
+
+def test_people_who_are_misled_together_head_the_list(fitted):
+    """The consensus sides with them, and the interval says that the model may be right."""
+    folder, _, _, outside = fitted
+    options = ("--labels", "good,wide,bad", "--truth", "label", "--json", "--out", "votes")
+    done = run("audit", "a.csv", "--probs", "run/probs.npz", *options, cwd=folder)
+    found = json.loads(done.stdout)
+    shutil.rmtree(folder / "votes")
+    assert found["evaluation"]["ap_outside"] > 0.95
+    share = found["shares"]["outside"]
+    assert share["low"] <= outside.mean() <= share["high"]
+    assert any("sure of another class than all people name" in note for note in found["notes"])
 
 
 def test_tables_hold_all_rows(fitted):

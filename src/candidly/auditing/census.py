@@ -8,6 +8,9 @@ with the bounds between which it may fail:
 - one answer per row: people err at the same rate in all classes, or confuse some classes with
   others. The interval runs from the first, which is too low, to the second, which takes the
   model's own confusions for theirs.
+- a sure model that contradicts all people: either may be wrong (`crowd.blamed`).
+- open rows at which people guess may be hard rows of known classes (`difficulty`).
+- sets that join the answers of unknown people (`union`): wrong by a factor of three at most.
 - sets whose wrong candidates depend on the truth (`inclusion`): there are only bounds.
 """
 
@@ -24,6 +27,7 @@ from scipy.special import expit
 
 from candidly.auditing.crowd import (
     DEPENDENCE,
+    NO_GOLD,
     Explanation,
     Rows,
     blamed,
@@ -40,6 +44,7 @@ from candidly.auditing.evidence import (
 from candidly.auditing.processes import Evidence, Process
 from candidly.auditing.processes.confusion import Confusion
 from candidly.auditing.processes.inclusion import Inclusion
+from candidly.auditing.processes.union import Union
 from candidly.auditing.rates import (
     FEW,
     INTERVAL_FACTOR,
@@ -61,6 +66,8 @@ MOST_SAMPLED = 20_000  # rows
 COMPARED_ENTRIES = 500_000  # rows times classes that explanations are compared on
 MODEL_ERROR = 0.005  # added to both ends of an interval: models err
 ONE_ANSWER = (0.8, 1.3, 0.015)  # one answer per row: low * first, high * second + third
+# Sets that join answers, and nobody knows whose: factors of the ends.
+UNKNOWN_PEOPLE = (0.3, 3.0)
 # A model whose best class is the answer less often than this does not overrule a single answer.
 OVERRULES = 0.5
 SUREST = 0.2  # share of the rows that the model is surest of
@@ -341,7 +348,27 @@ def _several_answers(full: Explanation, without: Explanation, weight: float, row
         for reading in blamed(found)
         for dependence in (0.0, 1.0)
     ]
-    return _as_shares(np.min(ends, axis=0), point, np.max(ends, axis=0))
+    least, most = np.min(ends, axis=0), np.max(ends, axis=0)
+    if conflicts(full) > MENTION_CONFLICTS:
+        most = most * ONE_ANSWER[1]  # many people who err together are as one annotator
+    if isinstance(without.process, Union):
+        least, most = UNKNOWN_PEOPLE[0] * least, UNKNOWN_PEOPLE[1] * most
+    return _as_shares(least, point, most)
+
+
+def conflicts(found: Explanation) -> float:
+    """Estimate in how many rows the model is sure of another class than all people name.
+
+    Parameters
+    ----------
+    found : Explanation
+
+    Returns
+    -------
+    float
+        Share of all rows.
+    """
+    return blamed(found)[-1].misled
 
 
 def guessed_open(rows: Rows) -> float:
@@ -477,6 +504,9 @@ def _estimate(
     if isinstance(process, Inclusion):
         low = np.zeros(3)
         high = np.maximum(high, best_misses(seen, c))
+    if isinstance(process, Union):
+        high = np.minimum(high, np.maximum(found[:, 1], best_misses(seen, c)))
+    low = np.maximum(low, certain_shares(rows))
     if n < FEW:
         point = point * n / (n + PRIOR_ROWS)
         low, high = np.zeros(3), np.ones(3)
@@ -498,6 +528,41 @@ def _estimate(
     )
 
 
+def certain_shares(rows: Rows) -> Floats:
+    """Compute the shares of all rows that gold labels make certain.
+
+    Parameters
+    ----------
+    rows : Rows
+
+    Returns
+    -------
+    array of shape (3,)
+        Closed, open, and both.
+    """
+    if rows.gold is None:
+        return np.zeros(3)
+    is_open = rows.gold == -1
+    known = np.flatnonzero(rows.gold >= 0)
+    inside = rows.evidence.sets[known].contains(rows.gold[known])
+    closed = float((~inside).sum()) / len(rows)
+    return np.array([closed, is_open.mean(), closed + is_open.mean()])
+
+
+def _gold_note(rows: Rows) -> Iterator[str]:
+    """Report the share among the gold rows: a direct estimate if they were drawn at random."""
+    if rows.gold is None:
+        return
+    checked = int((rows.gold != NO_GOLD).sum())
+    wrong = round(certain_shares(rows)[2] * len(rows))
+    if checked:
+        yield (
+            f"Of {checked:,} rows with a certain label, {wrong:,} ({wrong / checked:.1%}) have it "
+            "outside their candidates. If these rows were picked at random, trust this share more "
+            "than the estimate."
+        )
+
+
 def _notes(
     shares: Shares,
     full: Explanation,
@@ -508,54 +573,59 @@ def _notes(
     guessed: float,
 ) -> Iterator[str]:
     """Say what is assumed, and where the data cannot tell."""
+    yield from _gold_note(rows)
     if single:
         yield (
-            "There is one answer per row: the data cannot tell an error of the annotator from one "
-            "of the model. The interval runs from annotators who err at one rate in all classes "
-            "to annotators who make every confusion that the model's outputs allow."
+            "With one answer per row, errors of the annotators and errors of the model look alike. "
+            "At the low end of the interval most disagreements are errors of the model, at the "
+            "high end most are errors of the annotators."
         )
     elif isinstance(process, Inclusion):
         yield (
-            "Wrong candidates depend on the true class, so a set says little about its row: the "
-            "intervals are bounds, and the shares may be far too small."
+            "Wrong candidates depend on the true class, so a set says little about its row. The "
+            "intervals are bounds; the shares may be far too small."
+        )
+    elif isinstance(process, Union):
+        yield (
+            "The sets seem to combine the answers of several people, but who said what is not "
+            "known. The shares may be wrong by a factor of three. Pass the answers one by one if "
+            "you have them."
         )
     else:
         yield (
-            "Errors of several people on one row are not independent, and the data cannot tell "
-            f"how much they depend: the outside share is {shares.outside[0]:.1%} if each answer "
-            f"counts in full, and {shares.outside[2]:.1%} if all answers to a row count as one."
+            "People often make the same mistake on the same row. If they err independently, "
+            f"{shares.outside[0]:.1%} of the rows are outside; if all answers to a row count as "
+            f"one, {shares.outside[2]:.1%}."
         )
         if full.guesses is not None:
             yield (
-                "At some rows people disagree as if they guessed: these are counted as rows of no "
-                "class. If they are only hard rows, few rows are open: the lower ends say so."
+                "At some rows people disagree as if they guessed. They are counted as rows of no "
+                "class; if they are just difficult, the low end applies."
             )
             return
         yield from _conflict_note(full)
         yield from _unanimity_note(rows, process)
         if guessed > MENTION_OPEN:
             yield (
-                "Rows of no class are found where answers agree with each other, but not with the "
-                "model. If people guess at such rows, these look like hard rows of known classes: "
-                f"up to {guessed:.0%} may be open, since people disagree more where the model "
-                "is in doubt."
+                "If people guess at rows that fit no class, such rows look like difficult ones. "
+                f"Up to {guessed:.0%} of the rows could be open, since people disagree more where "
+                "the model is in doubt."
             )
     if MENTION_OPEN < weight <= 0.99:
         yield (
-            "The data cannot tell open rows from hard rows of known classes: open rows are "
-            f"{weight:.0%} likely."
+            "The data cannot tell open rows from difficult rows of known classes: it is "
+            f"{weight:.0%} likely that there are open rows."
         )
 
 
 def _conflict_note(found: Explanation) -> Iterator[str]:
     """Report if the model is often sure of another class than all people."""
-    readings = blamed(found)
-    if len(readings) > 1 and readings[1].misled > MENTION_CONFLICTS:
+    if (share := conflicts(found)) > MENTION_CONFLICTS:
         yield (
-            f"In about {readings[1].misled:.0%} of the rows the model is sure of another class "
-            "than all people name, and the data cannot tell who is right. The consensus sides "
-            "with people; the upper ends of the intervals side with the model. Check a few of "
-            "these rows: they are at the top of the list."
+            f"In about {share:.0%} of the rows the model is sure of another class than all people "
+            "name. The consensus sides with people; the high end of the interval sides with the "
+            "model. Check a few of these rows: they head the list. To see the model's view, use "
+            'process="blind" (--process blind).'
         )
 
 
@@ -566,8 +636,8 @@ def _unanimity_note(rows: Rows, process: Process) -> Iterator[str]:
     excess, observed, expected = unanimity(process, rows)
     if excess > UNANIMITY_LIMIT:
         yield (
-            f"Two answers to a row agree in {observed:.1%}; independent annotators would in "
-            f"{expected:.1%}. People share errors or copy answers: trust the upper end more."
+            f"Two answers to a row agree in {observed:.1%}; independent annotators would agree in "
+            f"{expected:.1%}. People share errors or copy answers: trust the high end more."
         )
 
 

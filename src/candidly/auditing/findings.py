@@ -29,6 +29,7 @@ from candidly.auditing.posterior import Block, probabilities
 from candidly.auditing.processes import PROCESSES
 from candidly.auditing.rates import RatesEstimate
 from candidly.cells import NO_CLASS_TEXT
+from candidly.data.dataset import UNKNOWN
 from candidly.kinds import KINDS
 from candidly.metrics import audit_quality
 
@@ -105,7 +106,7 @@ def process_words(name: str) -> str:
     Examples
     --------
     >>> process_words("union")
-    'sets that join the answers of several people'
+    'sets that combine the answers of several people'
     """
     return BLIND if name == "blind" else PROCESSES[name].words
 
@@ -176,7 +177,10 @@ def _judgements(audit: Audit, truth: NDArray[np.int64] | None) -> dict[str, Any]
     outputs = audit.outputs
     table = audit.table
     outside = table["p_outside"].to_numpy()
-    tops = {"suspects": _top(outside), "open_suspects": _top(table["p_open"].to_numpy(), LEAST)}
+    p_open = table["p_open"].to_numpy()
+    if (gold := audit.outputs.gold) is not None:  # settled: nobody needs to look
+        outside, p_open = (np.where(gold == UNKNOWN, p, 0.0) for p in (outside, p_open))
+    tops = {"suspects": _top(outside), "open_suspects": _top(p_open, LEAST)}
     seen = _Pass(audit, truth, np.concatenate([*tops.values()]))
     for block in audit.blocks():
         seen.add(block)

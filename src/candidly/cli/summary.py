@@ -96,7 +96,7 @@ def _tables(findings: dict[str, Any]) -> list[tuple[str, RenderableType]]:
         )
         found.append((heading, _rows(worst, "open")))
     if people := findings["annotators"]:
-        heading = "Annotators, by how often the truth is probably outside their sets"
+        heading = "Annotators, by their estimated error rate"
         found.append((heading, _annotators(people[:WORST])))
     return found
 
@@ -118,13 +118,13 @@ def _shares(findings: dict[str, Any]) -> RenderableType:
 def _evaluation(quality: dict[str, Any] | None) -> list[str]:
     if quality is None:
         return []
-    known = f"by the truth of {counted(quality['known'], 'row')}: {quality['outside']:.1%} outside"
+    known = f"true labels of {counted(quality['known'], 'row')}: {quality['outside']:.1%} outside"
     accuracy = "" if quality["accuracy"] is None else f", accuracy {quality['accuracy']:.1%}"
     lines = [f"{known}{accuracy}"]
     if quality["ap_outside"] is not None:
         lines.append(
-            f"average precision of finding them: {quality['ap_outside']:.3f}, by the mass outside "
-            f"the candidates alone {quality['ap_naive']:.3f}"
+            f"average precision of finding them: {quality['ap_outside']:.3f} (baseline, model "
+            f"probability outside the set: {quality['ap_naive']:.3f})"
         )
     return lines
 
@@ -137,7 +137,7 @@ def _row(entry: dict[str, Any], kind: str) -> tuple[str, str, str, str]:
     candidates = printable(" | ".join(map(str, entry["candidates"])))
     if len(candidates) > WIDTH:
         candidates = candidates[: WIDTH - 1] + "…"
-    suggestion = ""
+    suggestion = "→ none of the classes" if entry["verdict"] == "open" else ""
     if kind != "open" and entry["verdict"] != "open" and entry["suggestion"] is not None:
         suggestion = f"→ {printable(entry['suggestion'])}"
     probability = f"P({kind}) = {entry[f'p_{kind}']:.2f}"
@@ -153,8 +153,8 @@ def _annotators(entries: list[dict[str, Any]]) -> RenderableType:
                 f"  {printable(entry['name'])}",
                 f"{entry['outside']:.1%}",
                 f"({entry['low']:.1%} to {entry['high']:.1%})",
-                f"{entry['answers']:,} answers of {entry['width']:.2f} labels",
-                missed and f"misses {missed}",
+                f"{entry['answers']:,} answers, {entry['width']:.2f} labels each",
+                missed and f"most often misses {missed}",
             )
         )
     return grid(rows, "lrlll")

@@ -41,7 +41,7 @@ class AnnotatorConfusion(Confusion):
     """
 
     name: ClassVar[str] = "annotators"
-    words: ClassVar[str] = "people who confuse some labels with others, each in their own way"
+    words: ClassVar[str] = "annotators who mix up certain classes, each in their own way"
 
     own: Floats
     numbers: NDArray[np.int64]

@@ -37,7 +37,7 @@ class Confusion(Process):
     """
 
     name: ClassVar[str] = "confusion"
-    words: ClassVar[str] = "people who confuse some labels with others, each answer by itself"
+    words: ClassVar[str] = "annotators who mix up certain classes, all in the same way"
 
     matrix: Floats
     error: float

@@ -39,7 +39,7 @@ class Union(Process):
     """
 
     name: ClassVar[str] = "union"
-    words: ClassVar[str] = "sets that join the answers of several people"
+    words: ClassVar[str] = "sets that combine the answers of several people"
 
     matrix: Floats
     k: int
