@@ -393,7 +393,7 @@ def test_many_different_sets_of_one_input_take_linear_time(tmp_path, cell, pairs
     assert len(set(dataset.sets)) == 50_000
     began = time.perf_counter()
     duplicates = collect_facts(dataset)["duplicates"]
-    assert time.perf_counter() - began < 2
+    assert time.perf_counter() - began < 10  # pairs of 50,000 sets would take minutes
     assert duplicates == {"rows": 50_000, "disjoint": len(pairs), "disjoint_ids": pairs}
 
 

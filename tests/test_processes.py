@@ -671,7 +671,7 @@ def test_given_rates_hold():
 def test_notes_say_what_is_assumed():
     answers, logits, _ = people(600)
     (first, *_) = estimate_rates(answers, logits=logits).notes
-    assert "not independent" in first
+    assert "If they err independently" in first
     single, logits, _ = people(600, k=1)
     assert "one answer per row" in estimate_rates(single, logits=logits).notes[0]
     forced = estimate_rates(answers.to_sets(), logits=logits, process="inclusion")

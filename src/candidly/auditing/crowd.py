@@ -425,7 +425,7 @@ def slip_of(wrong: float, c: int) -> float:
 
     Examples
     --------
-    >>> slip_of(0.09, 10)
+    >>> round(slip_of(0.09, 10), 3)
     0.1
     """
     return wrong * c / (c - 1)
