@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score
 
 from candidly import Answers, audit, estimate_rates
-from candidly.auditing.census import compared_size, people_guess, rows_of
+from candidly.auditing.census import compared_size, people_guess, rows_of, take_census
 from candidly.auditing.crowd import explained, fit_explanation
 from candidly.auditing.difficulty import MOST_ERROR, Difficulty, harder
 from candidly.auditing.evidence import observe, read_outputs
@@ -172,6 +174,14 @@ def test_hard_rows_are_not_taken_for_open_ones():
     rows = rows_from(answers, logits)
     assert not people_guess(Confusion.start(rows.evidence), rows)
     assert estimate_rates(answers, logits=logits).open < 0.03
+
+
+def test_gold_rows_of_no_class_make_open_rows_certain_however_hard_others_are():
+    answers, logits, _ = crowd("hard", n=600)
+    gold = ["none of the classes"] + [None] * 599
+    outputs = read_outputs(answers, None, logits, None, None, gold)
+    assert take_census(outputs, Confusion).weight == 1
+    assert take_census(replace(outputs, gold=None), Confusion).weight < 0.5
 
 
 def test_one_answer_per_row_says_nothing_about_guesses():

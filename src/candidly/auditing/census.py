@@ -171,7 +171,7 @@ def _fitted(first: Process, rows: Rows) -> tuple[Explanation, Explanation, float
     without = fit_explanation(first, rows, with_open=False)
     full = fit_explanation(first, rows, with_open=True)
     weight = _weight_of_open(full, without, rows)
-    if weight > BELIEVED and _has_matrix(first):
+    if weight > BELIEVED and _has_matrix(first) and not _has_open_gold(rows):
         without = fit_explanation(first, rows, with_open=False, with_difficulty=True)
         weight = min(weight, _weight(full, without, 0, rows))
     return full, without, weight
@@ -180,6 +180,11 @@ def _fitted(first: Process, rows: Rows) -> tuple[Explanation, Explanation, float
 def _has_matrix(process: Process) -> bool:
     """Whether there are confusions to learn, from several answers per row."""
     return isinstance(process, Confusion) and not process.flat
+
+
+def _has_open_gold(rows: Rows) -> bool:
+    """Whether some rows are known to be of no class."""
+    return rows.gold is not None and bool((rows.gold == -1).any())
 
 
 def people_guess(first: Process, rows: Rows) -> bool:
@@ -199,7 +204,8 @@ def people_guess(first: Process, rows: Rows) -> bool:
     bool
         False for processes other than confusion matrices, and with one answer per row.
     """
-    if not _has_matrix(first) or len(rows) < FEW:
+    all_full = (rows.evidence.sets.sizes == rows.evidence.n_classes).all()
+    if not _has_matrix(first) or len(rows) < FEW or all_full:
         return False
     few = rows[sample(len(rows), compared_size(rows.evidence.n_classes))]
     fit = partial(fit_explanation, first, few, with_open=True, with_difficulty=True)
@@ -272,7 +278,7 @@ def _weight_of_open(full: Explanation, without: Explanation, rows: Rows) -> floa
     """How much more likely open rows are than none, by the Bayesian information criterion."""
     if (rows.evidence.sets.sizes == rows.evidence.n_classes).all():
         return 0.0
-    if rows.gold is not None and (rows.gold == -1).any():
+    if _has_open_gold(rows):
         return 1.0
     assert full.open_weights is not None
     return _weight(full, without, len(full.open_weights), rows)
