@@ -9,7 +9,7 @@ import pytest
 from sklearn.metrics import average_precision_score
 
 from candidly import Answers, audit, estimate_rates
-from candidly.auditing.census import compared_size, people_guess, rows_of, take_census
+from candidly.auditing.census import compared_size, explain_guesses, rows_of, take_census
 from candidly.auditing.crowd import explained, fit_explanation
 from candidly.auditing.difficulty import MOST_ERROR, Difficulty, harder
 from candidly.auditing.evidence import observe, read_outputs
@@ -160,7 +160,7 @@ def crowd(kind, n=3000, c=30, seed=0):
 def test_guesses_at_open_rows_are_found():
     answers, logits, truth = crowd("guesses")
     rows = rows_from(answers, logits)
-    assert people_guess(Confusion.start(rows.evidence), rows)
+    assert explain_guesses(Confusion.start(rows.evidence), rows)
     found = estimate_rates(answers, logits=logits)
     assert found.open_interval[0] <= 0.2 <= found.open_interval[1]
     assert any("as if they guessed" in note for note in found.notes)
@@ -172,7 +172,7 @@ def test_guesses_at_open_rows_are_found():
 def test_hard_rows_are_not_taken_for_open_ones():
     answers, logits, _ = crowd("hard")
     rows = rows_from(answers, logits)
-    assert not people_guess(Confusion.start(rows.evidence), rows)
+    assert not explain_guesses(Confusion.start(rows.evidence), rows)
     assert estimate_rates(answers, logits=logits).open < 0.03
 
 
@@ -188,7 +188,7 @@ def test_one_answer_per_row_says_nothing_about_guesses():
     answers, logits, _ = crowd("guesses", n=400)
     first = Answers(np.array([[entry[0][0]] for entry in (answers[i] for i in range(400))]), 30)
     rows = rows_from(first, logits)
-    assert not people_guess(Confusion.start(rows.evidence), rows)
+    assert not explain_guesses(Confusion.start(rows.evidence), rows)
 
 
 def test_fewer_rows_are_compared_where_there_are_many_classes():

@@ -71,7 +71,7 @@ UNKNOWN_PEOPLE = (0.3, 3.0)
 # A model whose best class is the answer less often than this does not overrule a single answer.
 OVERRULES = 0.5
 SUREST = 0.2  # share of the rows that the model is surest of
-N_GUESSES = 3  # parameters of `Guesses`
+N_GUESSES = 4  # parameters of `Guesses`
 GUESS_ROUNDS = 40  # of EM, to find out whether people guess
 SURE_OF_GUESSES = 0.99
 BELIEVED = 0.01  # probability above which an explanation counts
@@ -164,9 +164,8 @@ def _fitted(first: Process, rows: Rows) -> tuple[Explanation, Explanation, float
     Open rows, agreed on or guessed at, must explain the answers better than hard rows of known
     classes do. If people guess, the second has open rows that they agree on.
     """
-    if people_guess(first, rows):
-        fit = partial(fit_explanation, first, rows, with_open=True, with_difficulty=True)
-        without, full = fit(), fit(with_guesses=True)
+    if (guessed := explain_guesses(first, rows)) is not None:
+        full, without = (fit_explanation(start, rows) for start in guessed)
         return full, without, _weight(full, without, N_GUESSES, rows)
     without = fit_explanation(first, rows, with_open=False)
     full = fit_explanation(first, rows, with_open=True)
@@ -187,7 +186,7 @@ def _has_open_gold(rows: Rows) -> bool:
     return rows.gold is not None and bool((rows.gold == -1).any())
 
 
-def people_guess(first: Process, rows: Rows) -> bool:
+def explain_guesses(first: Process, rows: Rows) -> tuple[Explanation, Explanation] | None:
     """Check whether people guess at rows of no class, rather than err more at hard rows.
 
     Both leave rows at which people disagree. At a hard row the truth is still the most likely
@@ -201,16 +200,19 @@ def people_guess(first: Process, rows: Rows) -> bool:
 
     Returns
     -------
-    bool
-        False for processes other than confusion matrices, and with one answer per row.
+    (Explanation, Explanation) or None
+        Fitted to some of the rows with and without guesses. None if people do not guess, for
+        processes other than confusion matrices, and with one answer per row.
     """
     all_full = (rows.evidence.sets.sizes == rows.evidence.n_classes).all()
     if not _has_matrix(first) or len(rows) < FEW or all_full:
-        return False
+        return None
     few = rows[sample(len(rows), compared_size(rows.evidence.n_classes))]
     fit = partial(fit_explanation, first, few, with_open=True, with_difficulty=True)
     without, full = fit(rounds=GUESS_ROUNDS), fit(with_guesses=True, rounds=GUESS_ROUNDS)
-    return _weight(full, without, N_GUESSES, few) > SURE_OF_GUESSES
+    if _weight(full, without, N_GUESSES, few) <= SURE_OF_GUESSES:
+        return None
+    return full, without
 
 
 def sample_size(n_classes: int) -> int:

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from candidly.auditing.difficulty import Difficulty
-from candidly.auditing.guesses import SHARE, Guesses
+from candidly.auditing.guesses import MOST_SHARP, SHARE, Guesses
 from candidly.auditing.mixture import OPEN_SLOPE, newton_step, normal_quantiles, quantile_knots
 from candidly.auditing.processes.base import Evidence, Floats, Process
 from candidly.auditing.processes.confusion import Confusion, marginal
@@ -49,6 +49,7 @@ BLAMED = 0.1  # people's part of the errors where the model is sure and all peop
 BLAMED_ROWS = 5.0  # gold rows that this assumption is worth
 START_AGAINST = 0.04
 NEGLIGIBLE = 0.002  # share of the rows
+VANISHED = 1e-4  # share of the rows below which EM takes it for zero
 NO_GOLD = -2  # the truth is not known; -1: known to be none of the classes
 LEAST = 1e-300
 
@@ -129,10 +130,10 @@ class Explanation:
 
 
 def fit_explanation(
-    start: Process,
+    start: Process | Explanation,
     rows: Rows,
     *,
-    with_open: bool,
+    with_open: bool = False,
     with_difficulty: bool = False,
     with_guesses: bool = False,
     sharpness: float | None = None,
@@ -142,8 +143,9 @@ def fit_explanation(
 
     Parameters
     ----------
-    start : Process
-        A first guess.
+    start : Process or Explanation
+        A first guess. An explanation of other rows brings its own parts: the next three do not
+        count then.
     rows : Rows
     with_open : bool
         Whether there may be open rows.
@@ -160,23 +162,12 @@ def fit_explanation(
     -------
     Explanation
     """
-    d = rows.scores.shape[1]
-    c = rows.log_probs.shape[1]
-    several = bool((rows.evidence.numbers > 1).any())
-    frequent = marginal(rows.evidence)[:-1]
-    found = Explanation(
-        start,
-        1.0 if sharpness is None else sharpness,
-        (1 - BLAMED) * START_AGAINST if several else 0.0,
-        BLAMED * START_AGAINST if several else 0.0,
-        quantile_knots(rows.scores),
-        np.r_[-2.0, np.full(d, OPEN_SLOPE / d)] if with_open else None,
-        np.full(c, 1 / c),
-        frequent / frequent.sum(),
-        none_rate=0.5 if rows.evidence.none_votes.any() else 0.0,
-        difficulty=Difficulty.start(d) if with_difficulty else None,
-        guesses=Guesses() if with_guesses else None,
-    )
+    if isinstance(start, Explanation):
+        found = replace(start, knots=quantile_knots(rows.scores))
+    else:
+        found = _first_guess(start, rows, with_open, with_difficulty, with_guesses)
+    if sharpness is not None:
+        found = replace(found, sharpness=sharpness)
     X = normal_quantiles(found.knots, rows.scores)
     before = -np.inf
     for _ in range(rounds):
@@ -189,6 +180,28 @@ def fit_explanation(
         post = np.exp(terms.joint - total[:, None])
         found = _maximise(found, rows, X, terms, post, sharpness is None)
     return found
+
+
+def _first_guess(
+    process: Process, rows: Rows, with_open: bool, with_difficulty: bool, with_guesses: bool
+) -> Explanation:
+    d = rows.scores.shape[1]
+    c = rows.log_probs.shape[1]
+    several = bool((rows.evidence.numbers > 1).any())
+    frequent = marginal(rows.evidence)[:-1]
+    return Explanation(
+        process,
+        1.0,
+        (1 - BLAMED) * START_AGAINST if several else 0.0,
+        BLAMED * START_AGAINST if several else 0.0,
+        quantile_knots(rows.scores),
+        np.r_[-2.0, np.full(d, OPEN_SLOPE / d)] if with_open else None,
+        np.full(c, 1 / c),
+        frequent / frequent.sum(),
+        none_rate=0.5 if rows.evidence.none_votes.any() else 0.0,
+        difficulty=Difficulty.start(d) if with_difficulty else None,
+        guesses=Guesses() if with_guesses else None,
+    )
 
 
 # ---- how likely the answers are
@@ -373,7 +386,7 @@ def _clamped(joint: Floats, gold: NDArray[np.int64]) -> Floats:
 
 
 def _maximise(
-    found: Explanation,
+    before: Explanation,
     rows: Rows,
     X: Floats,
     terms: Terms,
@@ -382,23 +395,14 @@ def _maximise(
 ) -> Explanation:
     """M-step: the process, Newton steps for the sharpness and for w, and shares."""
     known = post[:, :-1]
-    total = max(float(known.sum()), 1e-12)
-    slipped = known * (found.slip / known.shape[1]) / terms.prior
-    looks, misled = _appearance(found, terms, known)
-    sharpness = found.sharpness
+    found, unslipped, looks = _conflicts(before, rows, terms, known)
     if learns_sharpness:
-        sharpness = sharpened(sharpness, rows.log_probs, known - slipped)
-    right = np.take_along_axis(slipped, terms.prior.argmax(axis=1)[:, None], axis=1)[:, 0]
-    wrong = slipped.sum(axis=1) - right
-    against = min(float(wrong.sum() + misled.sum()) / total, 0.5)
-    blame = _blame(wrong, misled, rows.gold)
-    found = replace(
-        found,
-        sharpness=sharpness,
-        slip=slip_of((1 - blame) * against, known.shape[1]) if found.misled else 0.0,
-        misled=blame * against if found.misled else 0.0,
-        classes=(known.sum(axis=0) + 0.5) / (known.sum() + 0.5 * known.shape[1]),
-    )
+        sure = (terms.prior - before.slip / known.shape[1]) / (1 - before.slip)
+        found = replace(
+            found, sharpness=sharpened(found.sharpness, rows.log_probs, unslipped, sure)
+        )
+    classes = (known.sum(axis=0) + 0.5) / (known.sum() + 0.5 * known.shape[1])
+    found = replace(found, classes=classes)
     found = _open_rows(found, rows, X, terms, post[:, -1])
     if terms.hard is None:
         return replace(found, process=found.process.fitted(rows.evidence, looks))
@@ -408,6 +412,30 @@ def _maximise(
     difficulty = found.difficulty.fitted(found.process, rows.evidence, X, hard, looks)
     process = found.process.fitted(rows.evidence, looks - hard)
     return replace(found, process=process, difficulty=difficulty)
+
+
+def _conflicts(
+    found: Explanation, rows: Rows, terms: Terms, known: Floats
+) -> tuple[Explanation, Floats, Floats]:
+    """Fit how often a sure model contradicts all people.
+
+    Also give (n, c) the part of `known` where the model did not slip, and the probability that the
+    row looks like each class.
+    """
+    if not found.misled:
+        return found, known, known
+    c = known.shape[1]
+    slipped = known * (found.slip / c) / terms.prior
+    looks, misled = _appearance(found, terms, known)
+    right = np.take_along_axis(slipped, terms.prior.argmax(axis=1)[:, None], axis=1)[:, 0]
+    wrong = slipped.sum(axis=1) - right
+    against = float(wrong.sum() + misled.sum()) / max(float(known.sum()), 1e-12)
+    if against < VANISHED:
+        return replace(found, slip=0.0, misled=0.0), known - slipped, looks
+    against = min(against, 0.5)
+    blame = _blame(wrong, misled, rows.gold)
+    found = replace(found, slip=slip_of((1 - blame) * against, c), misled=blame * against)
+    return found, known - slipped, looks
 
 
 def slip_of(wrong: float, c: int) -> float:
@@ -443,8 +471,6 @@ def _blame(slipped: Floats, misled: Floats, gold: NDArray[np.int64] | None) -> f
 
 def _appearance(found: Explanation, terms: Terms, known: Floats) -> tuple[Floats, Floats]:
     """(n, c) probability that the row looks like each class, (n,) that it misleads."""
-    if not found.misled:
-        return known, np.zeros(len(known))
     top = terms.looks.max(axis=1, keepdims=True)
     each = np.exp(terms.looks - top)
     per_answer = known * np.exp(top - terms.likely)  # P(truth) / P(answers | truth)
@@ -474,7 +500,7 @@ def _open_rows(
     guessed = open_ * expit(terms.guessed - terms.agreed)
     share = float(np.clip(guessed.sum() / max(float(open_.sum()), 1e-12), *SHARE))
     guesses = found.guesses.fitted(
-        rows.log_probs, rows.evidence, found.frequent, guessed, found.sharpness
+        rows.log_probs, rows.evidence, found.frequent, guessed, MOST_SHARP * found.sharpness
     )
     return replace(found, guesses=replace(guesses, share=share))
 

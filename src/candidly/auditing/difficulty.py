@@ -1,4 +1,8 @@
-"""Hard rows: where people err more often than usual, in the ways in which they always err."""
+"""Hard rows: where people err more often than usual, in the ways in which they always err.
+
+What misleads one person at a hard row misleads the next one, too: answers that name one label are
+draws from an urn (`auditing.urn`).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import expit, logit
 
+from candidly.auditing import urn
 from candidly.auditing.mixture import newton_step
 from candidly.auditing.processes.base import Evidence, Floats
 from candidly.auditing.processes.confusion import (
@@ -34,11 +39,14 @@ class Difficulty:
         Coefficients of the logistic probability that a row is hard, as for open rows.
     share : float
         Share of hard rows among those of known classes.
+    concentration : float
+        How independent the answers to a hard row are.
     """
 
     error: float
     weights: Floats
     share: float = START_SHARE
+    concentration: float = urn.START
 
     @classmethod
     def start(cls, d: int) -> Difficulty:
@@ -82,7 +90,10 @@ class Difficulty:
         -------
         array of shape (n, c)
         """
-        return evidence.said.log_likelihood(harder(process.matrix, self.error))
+        matrix = harder(process.matrix, self.error)
+        if (votes := evidence.said.votes) is None:
+            return evidence.said.log_likelihood(matrix)
+        return urn.log_likelihood(votes, matrix, self.concentration)
 
     def fitted(
         self, process: Confusion, evidence: Evidence, X: Floats, hard: Floats, known: Floats
@@ -106,10 +117,18 @@ class Difficulty:
         weights = newton_step(self.weights, X, hard.sum(axis=1), known.sum(axis=1), SLOPE)
         weights = np.r_[np.clip(weights[0], -12, 12), np.maximum(weights[1:], 0)]
         matrix = harder(process.matrix, self.error)
-        counted = evidence.said.counted(matrix, learnt(evidence, hard, False))
-        error = float(np.clip(error_rate(counted), 0.05, MOST_ERROR))
         share = float(hard.sum() / max(known.sum(), 1e-12))
-        return replace(self, error=error, weights=weights, share=share)
+        found = replace(self, weights=weights, share=share)
+        several = learnt(evidence, hard, False)
+        if (votes := evidence.said.votes) is None:
+            counted = evidence.said.counted(matrix, several)
+        else:
+            counted = urn.counted(votes, matrix, self.concentration, several)
+            concentration = urn.concentration(
+                self.concentration, float(counted.sum()), evidence.numbers, several.sum(axis=1)
+            )
+            found = replace(found, concentration=concentration)
+        return replace(found, error=float(np.clip(error_rate(counted), 0.05, MOST_ERROR)))
 
 
 def harder(matrix: Floats, error: float) -> Floats:

@@ -85,6 +85,17 @@ class Evidence:
         return sparse.csr_array((self.counts.astype(np.float64), place), (len(self), len(self.row)))
 
     @cached_property
+    def single_votes(self) -> sparse.csr_array:
+        """(n, c) votes for each class by the answers that name one label."""
+        one = np.flatnonzero(np.diff(self.membership[:, :-1].tocsr().indptr) == 1)
+        return sparse.csr_array(self.per_row[:, one] @ self.membership[one, :-1])
+
+    @cached_property
+    def several_labels(self) -> NDArray[np.int64]:
+        """The answers that name more than one label."""
+        return np.flatnonzero(np.diff(self.membership[:, :-1].tocsr().indptr) > 1)
+
+    @cached_property
     def said(self) -> Said:
         """All answers."""
         return Said(self.per_row, self.membership)
