@@ -42,12 +42,15 @@ def softmax(values):
 
 
 def test_the_likelihood_of_guesses_by_hand():
-    guesses = Guesses(0.5, 0.5, 0.25)
-    evidence = evidence_of([["a", "b"], ["a|c", "none of the classes"]])
+    guesses = Guesses(0.5, 0.5, 0.25, concentration=4.0)
+    table = [["a", "b", "a"], ["a|c", "none of the classes", "b"]]
+    evidence = evidence_of(table)
     follows = 0.75 * softmax(0.5 * LOG_PROBS) + 0.25 * FREQUENT
+    a, b = follows[0, :2]
     expected = [
-        np.log(follows[0, 0]) + np.log(follows[0, 1]),
-        np.log(follows[1, 0] + follows[1, 2]),  # whether it is "none" is counted elsewhere
+        np.log(a * (4 * b / 5) * ((4 * a + 1) / 6)),  # each answer adds its label to the urn
+        # Several labels stand beside the urn; whether it is "none" is counted elsewhere.
+        np.log((follows[1, 0] + follows[1, 2]) * follows[1, 1]),
     ]
     found = guesses.log_likelihood(LOG_PROBS, evidence, FREQUENT)
     np.testing.assert_allclose(found, expected)
@@ -73,6 +76,15 @@ def drawn_guesses(sharpness, evenly, n=20_000, k=3):
     return log_probs, Evidence(answers.to_sets(), answers), np.ones(n)
 
 
+def test_with_a_large_concentration_guesses_are_independent():
+    evidence = evidence_of([["a", "b", "a"], ["c", "c", "c"]])
+    guesses = Guesses(0.5, 0.5, 0.25, concentration=1e7)
+    follows = 0.75 * softmax(0.5 * LOG_PROBS) + 0.25 * FREQUENT
+    expected = [2 * np.log(follows[0, 0]) + np.log(follows[0, 1]), 3 * np.log(follows[1, 2])]
+    found = guesses.log_likelihood(LOG_PROBS, evidence, FREQUENT)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
 def test_sharpness_and_evenness_are_recovered():
     log_probs, evidence, weights = drawn_guesses(0.7, 0.3)
     guesses = Guesses()
@@ -80,6 +92,7 @@ def test_sharpness_and_evenness_are_recovered():
         guesses = guesses.fitted(log_probs, evidence, FREQUENT, weights, 5.0)
     assert guesses.sharpness == pytest.approx(0.7, abs=0.05)
     assert guesses.evenly == pytest.approx(0.3, abs=0.05)
+    assert guesses.concentration > 2 * Guesses().concentration, "it grows: guesses are independent"
     capped = Guesses().fitted(log_probs, evidence, FREQUENT, weights, 0.4)
     assert capped.sharpness <= 0.4
 

@@ -18,19 +18,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
+from candidly.auditing import urn
 from candidly.auditing.crowd import (
     DEPENDENCE,
     NO_GOLD,
     Explanation,
     Rows,
     blamed,
+    first_guess,
     fit_explanation,
     truth_given,
 )
@@ -165,7 +166,7 @@ def _fitted(first: Process, rows: Rows) -> tuple[Explanation, Explanation, float
     classes do. If people guess, the second has open rows that they agree on.
     """
     if (guessed := explain_guesses(first, rows)) is not None:
-        full, without = (fit_explanation(start, rows) for start in guessed)
+        full, without = (fit_explanation(_independent(found), rows) for found in guessed)
         return full, without, _weight(full, without, N_GUESSES, rows)
     without = fit_explanation(first, rows, with_open=False)
     full = fit_explanation(first, rows, with_open=True)
@@ -174,6 +175,12 @@ def _fitted(first: Process, rows: Rows) -> tuple[Explanation, Explanation, float
         without = fit_explanation(first, rows, with_open=False, with_difficulty=True)
         weight = min(weight, _weight(full, without, 0, rows))
     return full, without, weight
+
+
+def _independent(found: Explanation) -> Explanation:
+    """Take the answers to hard rows for independent: `DEPENDENCE` counts copies, once."""
+    assert found.difficulty is not None
+    return replace(found, difficulty=replace(found.difficulty, concentration=None))
 
 
 def _has_matrix(process: Process) -> bool:
@@ -190,7 +197,7 @@ def explain_guesses(first: Process, rows: Rows) -> tuple[Explanation, Explanatio
     """Check whether people guess at rows of no class, rather than err more at hard rows.
 
     Both leave rows at which people disagree. At a hard row the truth is still the most likely
-    answer; guesses follow what the row resembles.
+    answer; guesses follow what the row resembles. Either way people may copy or share errors.
 
     Parameters
     ----------
@@ -208,11 +215,22 @@ def explain_guesses(first: Process, rows: Rows) -> tuple[Explanation, Explanatio
     if not _has_matrix(first) or len(rows) < FEW or all_full:
         return None
     few = rows[sample(len(rows), compared_size(rows.evidence.n_classes))]
-    fit = partial(fit_explanation, first, few, with_open=True, with_difficulty=True)
-    without, full = fit(rounds=GUESS_ROUNDS), fit(with_guesses=True, rounds=GUESS_ROUNDS)
+    without, full = (
+        fit_explanation(_with_copies(first, few, with_guesses), few, rounds=GUESS_ROUNDS)
+        for with_guesses in (False, True)
+    )
     if _weight(full, without, N_GUESSES, few) <= SURE_OF_GUESSES:
         return None
     return full, without
+
+
+def _with_copies(first: Process, rows: Rows, with_guesses: bool) -> Explanation:
+    """A first guess with open rows and hard rows, at which people may share errors."""
+    found = first_guess(
+        first, rows, with_open=True, with_difficulty=True, with_guesses=with_guesses
+    )
+    assert found.difficulty is not None
+    return replace(found, difficulty=replace(found.difficulty, concentration=urn.START))
 
 
 def sample_size(n_classes: int) -> int:
@@ -357,8 +375,8 @@ def _several_answers(full: Explanation, without: Explanation, weight: float, row
         for dependence in (0.0, 1.0)
     ]
     least, most = np.min(ends, axis=0), np.max(ends, axis=0)
-    if conflicts(full) > MENTION_CONFLICTS:
-        most = most * ONE_ANSWER[1]  # many people who err together are as one annotator
+    # In rows where people err together they are as one annotator, who is judged as generously.
+    most = most + (ONE_ANSWER[1] - 1) * conflicts(full)
     if isinstance(without.process, Union):
         least, most = UNKNOWN_PEOPLE[0] * least, UNKNOWN_PEOPLE[1] * most
     return _as_shares(least, point, most)

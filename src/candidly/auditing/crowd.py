@@ -135,7 +135,6 @@ def fit_explanation(
     *,
     with_open: bool = False,
     with_difficulty: bool = False,
-    with_guesses: bool = False,
     sharpness: float | None = None,
     rounds: int = ROUNDS,
 ) -> Explanation:
@@ -144,15 +143,11 @@ def fit_explanation(
     Parameters
     ----------
     start : Process or Explanation
-        A first guess. An explanation of other rows brings its own parts: the next three do not
-        count then.
+        A first guess. An explanation, of other rows perhaps, has its own parts; the next two do
+        not count then.
     rows : Rows
-    with_open : bool
-        Whether there may be open rows.
-    with_difficulty : bool
-        Whether some rows may be harder than others; for confusion matrices only.
-    with_guesses : bool
-        Whether people may guess at open rows.
+    with_open, with_difficulty : bool
+        As in `first_guess`.
     sharpness : float, optional
         Keep it at this value.
     rounds : int
@@ -165,7 +160,9 @@ def fit_explanation(
     if isinstance(start, Explanation):
         found = replace(start, knots=quantile_knots(rows.scores))
     else:
-        found = _first_guess(start, rows, with_open, with_difficulty, with_guesses)
+        found = first_guess(
+            start, rows, with_open=with_open, with_difficulty=with_difficulty
+        )
     if sharpness is not None:
         found = replace(found, sharpness=sharpness)
     X = normal_quantiles(found.knots, rows.scores)
@@ -182,9 +179,33 @@ def fit_explanation(
     return found
 
 
-def _first_guess(
-    process: Process, rows: Rows, with_open: bool, with_difficulty: bool, with_guesses: bool
+def first_guess(
+    process: Process,
+    rows: Rows,
+    *,
+    with_open: bool,
+    with_difficulty: bool = False,
+    with_guesses: bool = False,
 ) -> Explanation:
+    """Make a first guess from which EM starts.
+
+    Parameters
+    ----------
+    process : Process
+        A first guess.
+    rows : Rows
+        That it will be fitted to.
+    with_open : bool
+        Whether there may be open rows.
+    with_difficulty : bool
+        Whether some rows may be harder than others; for confusion matrices only.
+    with_guesses : bool
+        Whether people may guess at open rows.
+
+    Returns
+    -------
+    Explanation
+    """
     d = rows.scores.shape[1]
     c = rows.log_probs.shape[1]
     several = bool((rows.evidence.numbers > 1).any())

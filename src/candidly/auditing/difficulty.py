@@ -1,7 +1,7 @@
 """Hard rows: where people err more often than usual, in the ways in which they always err.
 
-What misleads one person at a hard row misleads the next one, too: answers that name one label are
-draws from an urn (`auditing.urn`).
+What misleads one person at a hard row may mislead the next one, too. Then answers that name one
+label are draws from an urn (`auditing.urn`).
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class Difficulty:
         Coefficients of the logistic probability that a row is hard, as for open rows.
     share : float
         Share of hard rows among those of known classes.
-    concentration : float
-        How independent the answers to a hard row are.
+    concentration : float or None
+        How independent the answers to a hard row are; None if they are taken for independent.
     """
 
     error: float
     weights: Floats
     share: float = START_SHARE
-    concentration: float = urn.START
+    concentration: float | None = None
 
     @classmethod
     def start(cls, d: int) -> Difficulty:
@@ -91,7 +91,8 @@ class Difficulty:
         array of shape (n, c)
         """
         matrix = harder(process.matrix, self.error)
-        if (votes := evidence.said.votes) is None:
+        votes = evidence.said.votes
+        if votes is None or self.concentration is None:
             return evidence.said.log_likelihood(matrix)
         return urn.log_likelihood(votes, matrix, self.concentration)
 
@@ -120,7 +121,8 @@ class Difficulty:
         share = float(hard.sum() / max(known.sum(), 1e-12))
         found = replace(self, weights=weights, share=share)
         several = learnt(evidence, hard, False)
-        if (votes := evidence.said.votes) is None:
+        votes = evidence.said.votes
+        if votes is None or self.concentration is None:
             counted = evidence.said.counted(matrix, several)
         else:
             counted = urn.counted(votes, matrix, self.concentration, several)
