@@ -9,11 +9,12 @@ import pytest
 from sklearn.metrics import average_precision_score
 
 from candidly import Answers, audit, estimate_rates
-from candidly.auditing.census import compared_size, explain_guesses, rows_of, take_census
+from candidly.auditing.census import rows_of, take_census
 from candidly.auditing.crowd import explained, fit_explanation
 from candidly.auditing.difficulty import MOST_ERROR, Difficulty, harder
 from candidly.auditing.evidence import observe, read_outputs
 from candidly.auditing.guesses import Guesses
+from candidly.auditing.hypotheses import compared_size, explain_guesses
 from candidly.auditing.processes import Evidence
 from candidly.auditing.processes.confusion import Confusion
 
@@ -193,8 +194,8 @@ def test_gold_rows_of_no_class_make_open_rows_certain_however_hard_others_are():
     answers, logits, _ = crowd("hard", n=600)
     gold = ["none of the classes"] + [None] * 599
     outputs = read_outputs(answers, None, logits, None, None, gold)
-    assert take_census(outputs, Confusion).weight == 1
-    assert take_census(replace(outputs, gold=None), Confusion).weight < 0.5
+    assert take_census(outputs, Confusion).found.weight == 1
+    assert take_census(replace(outputs, gold=None), Confusion).found.weight < 0.5
 
 
 def test_one_answer_per_row_says_nothing_about_guesses():

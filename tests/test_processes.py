@@ -13,14 +13,8 @@ from scipy.special import logsumexp
 from sklearn.metrics import average_precision_score
 
 from candidly import Answers, Audit, CandidateSets, Rates, audit, corrupt, estimate_rates
-from candidly.auditing.census import (
-    guessed_open,
-    kinds_of,
-    rows_of,
-    sample_size,
-    take_census,
-    unanimity,
-)
+from candidly.auditing.caveats import unanimity
+from candidly.auditing.census import rows_of, sample_size, take_census
 from candidly.auditing.choice import held_out, make_study
 from candidly.auditing.crowd import (
     BLAMED,
@@ -44,6 +38,7 @@ from candidly.auditing.processes.confusion import (
 )
 from candidly.auditing.processes.inclusion import Inclusion
 from candidly.auditing.processes.union import Union
+from candidly.auditing.shares import guessed_open, kinds_of
 from candidly.auditing.verdicts import truth_posterior
 from candidly.errors import InputError
 

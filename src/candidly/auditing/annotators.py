@@ -25,7 +25,7 @@ from scipy import sparse
 from scipy.special import expit, logit
 
 from candidly.answers import Answers
-from candidly.auditing.census import BELIEVED, Census
+from candidly.auditing.census import Census
 from candidly.auditing.crowd import Explanation, Rows, blamed, truth_given
 from candidly.auditing.processes.annotators import AnnotatorConfusion
 from candidly.auditing.processes.confusion import Confusion
@@ -359,8 +359,7 @@ def other_readings(study: Study | Census) -> list[Explanation]:
     """
     if not isinstance(study, Census) or not isinstance(study.process, Confusion):
         return []
-    believed = [study.without, *([study.full] if study.weight > BELIEVED else [])]
-    return [reading for found in believed for reading in blamed(found)]
+    return [reading for found in study.found.believed for reading in blamed(found)]
 
 
 def stretch_of(study: Study | Census, estimate: RatesEstimate) -> tuple[float, float]:

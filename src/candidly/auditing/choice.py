@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp
 
-from candidly.auditing.census import Census, compared_size, rows_of, take_census
+from candidly.auditing.census import Census, rows_of, take_census
 from candidly.auditing.crowd import Rows, fit_explanation, log_joint
 from candidly.auditing.evidence import Observed, Outputs, make_reference, observe
+from candidly.auditing.hypotheses import compared_size
 from candidly.auditing.mixture import design, explain, fit_mixture
 from candidly.auditing.processes import NAMES, PROCESSES, Process
 from candidly.auditing.processes.annotators import AnnotatorConfusion, active_annotators

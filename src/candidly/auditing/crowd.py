@@ -160,9 +160,7 @@ def fit_explanation(
     if isinstance(start, Explanation):
         found = replace(start, knots=quantile_knots(rows.scores))
     else:
-        found = first_guess(
-            start, rows, with_open=with_open, with_difficulty=with_difficulty
-        )
+        found = first_guess(start, rows, with_open=with_open, with_difficulty=with_difficulty)
     if sharpness is not None:
         found = replace(found, sharpness=sharpness)
     X = normal_quantiles(found.knots, rows.scores)

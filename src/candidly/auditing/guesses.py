@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 
 from candidly.auditing import urn
@@ -120,7 +121,9 @@ class Guesses:
         )
 
 
-def _entries(evidence: Evidence) -> tuple[Floats, Floats, Floats]:
+def _entries(
+    evidence: Evidence,
+) -> tuple[NDArray[np.int64], NDArray[np.int32], Floats]:
     """(row, label, votes) of the answers of one label, those that agree counted together."""
     votes = evidence.single_votes
     row = np.repeat(np.arange(len(evidence)), np.diff(votes.indptr))

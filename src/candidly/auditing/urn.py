@@ -14,18 +14,23 @@ than copied (Minka, Estimating a Dirichlet distribution, 2000). EM for q and A f
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 from scipy.special import digamma, gammaln
 
 from candidly.auditing.processes.base import Floats
+
+Counts = NDArray[Any]  # whole numbers
 
 CONCENTRATION = (1.0, 1e4)  # least and greatest
 START = 10.0
 LEAST = 1e-300
 
 
-def log_rising(colours: Floats, votes: Floats) -> Floats:
+def log_rising(colours: Floats, votes: Counts | float) -> Floats:
     """Compute log (Gamma(a + v) / Gamma(a)).
 
     Parameters
@@ -46,7 +51,7 @@ def log_rising(colours: Floats, votes: Floats) -> Floats:
     return gammaln(colours + votes) - gammaln(colours)
 
 
-def drawn(colours: Floats, votes: Floats) -> Floats:
+def drawn(colours: Floats, votes: Counts | float) -> Floats:
     """Compute how many of v equal answers are expected to be drawn rather than copied.
 
     Parameters
@@ -68,7 +73,7 @@ def drawn(colours: Floats, votes: Floats) -> Floats:
     return colours * (digamma(colours + votes) - digamma(colours))
 
 
-def concentration(old: float, n_drawn: float, totals: Floats, weights: Floats) -> float:
+def concentration(old: float, n_drawn: float, totals: Counts, weights: Floats) -> float:
     """Fit the concentration (an M-step).
 
     Parameters

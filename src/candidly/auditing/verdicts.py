@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from candidly.auditing.census import Census, kinds_of, rows_of
+from candidly.auditing.census import Census, rows_of
 from candidly.auditing.choice import make_study, several_answers
 from candidly.auditing.evidence import (
     POWERS,
@@ -24,6 +24,7 @@ from candidly.auditing.evidence import (
 from candidly.auditing.mixture import Mixture, blend, design, explain
 from candidly.auditing.posterior import Block, blocks, probabilities
 from candidly.auditing.rates import FEW, PRIOR_ROWS, RatesEstimate, Study
+from candidly.auditing.shares import kinds_of
 from candidly.errors import InputError
 from candidly.kinds import KINDS, Rates
 
