@@ -1,12 +1,15 @@
-"""Shared by all tests: reproducible hypothesis, and one torch thread per worker."""
+"""Shared by all tests: reproducible hypothesis, one torch thread per worker, and Ctrl-C."""
 
 import os
+import signal
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A shell's background job ignores Ctrl-C, and so would the programs that tests start and stop.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile(
     "candidly", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow]
 )
