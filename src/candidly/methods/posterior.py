@@ -20,48 +20,29 @@ from candidly.data.dataset import NO_CLASS, UNKNOWN
 from candidly.losses import soft_ce
 from candidly.methods.base import Batch, forward_views, mean_softmax
 from candidly.methods.proden import PRODEN
-from candidly.methods.twins import WithTwins, warmup_epochs
+from candidly.methods.twins import Estimating, WithTwins, warmup_epochs
 from candidly.scores import disambiguate
 from candidly.selection import MovingEnsemble
 from candidly.sets import CandidateSets
 from candidly.tensors.bits import Bits
 
 
-class Posterior(WithTwins, PRODEN):
-    """Cross-entropy with the posterior of the truth, from all answers and outputs for unseen rows.
+class TruthTargets(Estimating, PRODEN):
+    """PRODEN, votes or certain labels first, and the posterior of the truth later, as targets.
 
-    During the warm-up the targets are the shares of the votes or, if only sets are known, PRODEN's
-    confidence. Then they are the posterior, which is computed again after as many epochs. What it
-    gives to none of the classes has no gradient. `gold` rows have their class from the start.
-
-    Parameters
-    ----------
-    warmup : float
-        Epochs, or a share of the training if below 1.
+    A subclass calls `start_targets` in `setup`, and `judge` with outputs for unseen rows.
     """
 
     candidates: Bits
+    answers: Answers | None
     # (n,): whether the truth is known
     certain: Tensor
 
-    def __init__(self, *, warmup: float = 0.3) -> None:
-        super().__init__()
-        self.warmup = number(warmup, "warmup", 0)
-        self.ensemble = MovingEnsemble()
-
-    def setup(
-        self,
-        model: nn.Module,
-        candidates: Tensor,
-        rng: torch.Generator,
-        answers: Answers | None = None,
-    ) -> None:
-        super().setup(model, candidates, rng, answers)
+    def start_targets(self, candidates: Tensor, answers: Answers | None) -> None:
+        """Store candidates and answers; make the first targets."""
         self.candidates = Bits(candidates)
         self.answers = answers
-        self.warmup_epochs = warmup_epochs(self.warmup, self.epochs)
-        self.add_twins(model, candidates, rng)
-        # Few rows say too little, and full sets alone say nothing.
+        # Full sets alone say nothing.
         informed = answers is not None or not bool(candidates.all())
         self.judging = informed and len(candidates) >= self.FEW
         if answers is not None:
@@ -85,20 +66,14 @@ class Posterior(WithTwins, PRODEN):
         index[index == NO_CLASS] = c
         self.confidence[self.certain] = F.one_hot(index, c + 1)[:, :-1].to(self.confidence)
 
-    def epoch_start(self, epoch: int, predict_all: Callable[[], Tensor]) -> None:
-        self.epoch = epoch
-        self.warming = epoch < self.warmup_epochs
-        if self.judging and self.due:
-            self.judge()
-
-    def judge(self) -> None:
+    def judge(self, logits: Tensor) -> None:
         """Make the posterior of all rows the targets."""
         mask = self.candidates[:].cpu().numpy()
         classes = None if self.answers is None else self.answers.classes
         sets = CandidateSets(mask, classes)
         posterior = truth_posterior(
             sets,
-            logits=self.unseen.cpu().numpy(),
+            logits=logits.cpu().numpy(),
             answers=self.answers,
             gold=gold_labels(self.gold, sets.classes),
         )
@@ -106,23 +81,68 @@ class Posterior(WithTwins, PRODEN):
         closed = np.where(mask, 0, posterior[:, :-1]).sum(axis=1)
         self.store_rates(closed.mean(), posterior[:, -1].mean())
 
+    def follow(self, batch: Batch, probs: Tensor) -> None:
+        """Update targets as PRODEN does, unless there are votes; certain ones stay."""
+        if self.answers is not None:
+            return
+        targets = self.confidence[batch.index]
+        found = disambiguate(probs, batch.candidates).to(targets)
+        certain = self.certain[batch.index, None]
+        self.confidence[batch.index] = torch.where(certain, targets, found)
+
     def report(self) -> dict[str, float]:
         if self.warming or not self.judging:
             return {}
         return {"rate_closed": self.rates.closed, "rate_open": self.rates.open}
 
+
+class Posterior(WithTwins, TruthTargets):
+    """Cross-entropy with the posterior of the truth, from all answers and outputs for unseen rows.
+
+    During the warm-up the targets are the shares of the votes or, if only sets are known, PRODEN's
+    confidence. Then they are the posterior, which is computed again after as many epochs. What it
+    gives to none of the classes has no gradient. `gold` rows have their class from the start.
+
+    Parameters
+    ----------
+    warmup : float
+        Epochs, or a share of the training if below 1.
+    """
+
+    def __init__(self, *, warmup: float = 0.3) -> None:
+        super().__init__()
+        self.warmup = number(warmup, "warmup", 0)
+        self.ensemble = MovingEnsemble()
+
+    def setup(
+        self,
+        model: nn.Module,
+        candidates: Tensor,
+        rng: torch.Generator,
+        answers: Answers | None = None,
+    ) -> None:
+        super().setup(model, candidates, rng, answers)
+        self.warmup_epochs = warmup_epochs(self.warmup, self.epochs)
+        self.add_twins(model, candidates, rng)
+        self.start_targets(candidates, answers)
+
+    def epoch_start(self, epoch: int, predict_all: Callable[[], Tensor]) -> None:
+        self.epoch = epoch
+        self.warming = epoch < self.warmup_epochs
+        if self.judging and self.due:
+            self.judge(self.unseen)
+
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         logits = forward_views(model, batch)
         targets = self.confidence[batch.index]
         losses = soft_ce(logits, targets).mean(0)
-        moving = self.answers is None and (self.warming or not self.judging)
+        moving = self.warming or not self.judging
         if moving:
-            found = disambiguate(mean_softmax(logits), batch.candidates).to(targets)
-            certain = self.certain[batch.index, None]
-            self.confidence[batch.index] = torch.where(certain, targets, found)
+            self.follow(batch, mean_softmax(logits))
         if not self.learning:
             return losses
-        return losses + self.train_twins(batch, None if moving else targets)
+        learns_sets = moving and self.answers is None
+        return losses + self.train_twins(batch, None if learns_sets else targets)
 
 
 def vote_shares(answers: Answers, rows: slice) -> NDArray[np.float64]:

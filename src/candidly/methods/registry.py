@@ -9,6 +9,7 @@ from importlib.metadata import EntryPoint, entry_points
 
 from candidly.methods.alim import ALIM
 from candidly.methods.base import Method, check_settings
+from candidly.methods.candid import Candid
 from candidly.methods.cavl import CAVL
 from candidly.methods.cc import CC
 from candidly.methods.crdpll import CRDPLL
@@ -25,6 +26,7 @@ from candidly.plugins import load_plugins
 
 GROUP = "candidly.methods"
 METHODS: dict[str, type[Method]] = {
+    "candid": Candid,
     "ooc": OOC,
     "cc": CC,
     "proden": PRODEN,

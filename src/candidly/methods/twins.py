@@ -67,15 +67,38 @@ class Twins(nn.Module):
         return losses, torch.where(side, second, first).detach()
 
 
-class WithTwins(Method):
+class Estimating(Method):
+    """Estimated shares of closed-set and open-set examples, as state of a method.
+
+    A subclass calls `start_shares` in `setup`.
+    """
+
+    # Fewer rows say nothing about rates
+    FEW: ClassVar[int] = FEW
+    # (2,): the estimated shares of closed-set and open-set examples
+    shares: Tensor
+
+    def start_shares(self, device: torch.device) -> None:
+        """Create the state: no example is taken for an OOC one."""
+        self.register_buffer("shares", torch.zeros(2, dtype=torch.float64, device=device))
+
+    def store_rates(self, closed: float, open_: float) -> None:
+        """Store estimated shares, so that checkpoints contain them."""
+        self.shares.copy_(torch.tensor([closed, open_], dtype=torch.float64))
+
+    @property
+    def rates(self) -> Rates:
+        """The last estimate."""
+        return Rates(*self.shares.tolist())
+
+
+class WithTwins(Estimating):
     """Twins, for methods that judge the rows by outputs of nets that did not see them.
 
     A subclass calls `add_twins` in `setup`, sets `epoch` in `epoch_start`, judges when `due`, and
     adds `train_twins` to its losses while `learning`.
     """
 
-    # Fewer rows say nothing about rates
-    FEW: ClassVar[int] = FEW
     # How often rows are judged again, each time after as many epochs as the warm-up has
     REFRESHES: ClassVar[int] = 1
     ensemble: MovingEnsemble
@@ -83,8 +106,6 @@ class WithTwins(Method):
     warmup_epochs: int
     # (n, c): mean logits of the twins that did not train on the row
     unseen: Tensor
-    # (2,): the estimated shares of closed-set and open-set examples
-    shares: Tensor
 
     def add_twins(self, model: nn.Module, candidates: Tensor, rng: torch.Generator) -> None:
         """Create the twins and what is stored of them; the warm-up has at least one epoch."""
@@ -94,7 +115,7 @@ class WithTwins(Method):
         self.twin_epochs = (1 + self.REFRESHES) * self.warmup_epochs
         self.twins = Twins(model, len(candidates), rng)
         self.rows("unseen", torch.zeros(shape, dtype=state_dtype(shape), device=device))
-        self.register_buffer("shares", torch.zeros(2, dtype=torch.float64, device=device))
+        self.start_shares(device)
 
     @property
     def learning(self) -> bool:
@@ -113,15 +134,6 @@ class WithTwins(Method):
         mean = self.ensemble.warm(self.unseen[batch.index], outputs, epoch, self.warmup_epochs)
         self.unseen[batch.index] = mean.to(self.unseen)
         return losses - losses.detach()
-
-    def store_rates(self, closed: float, open_: float) -> None:
-        """Store estimated shares, so that checkpoints contain them."""
-        self.shares.copy_(torch.tensor([closed, open_], dtype=torch.float64))
-
-    @property
-    def rates(self) -> Rates:
-        """The last estimate."""
-        return Rates(*self.shares.tolist())
 
 
 class WithRates(WithTwins):
