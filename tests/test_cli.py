@@ -104,9 +104,17 @@ def demo(tmp_path_factory):
 def test_the_demo_prints_what_it_found(demo):
     out, done = demo
     results = json.loads((out / "results.json").read_text())
-    proden, ooc, robust = results["methods"]
-    assert proden["accuracy"] + 0.03 < min(ooc["accuracy"], robust["accuracy"])
-    assert robust["precision_open"] > 0.7
+    proden, ooc, candid = results["methods"]
+    assert proden["accuracy"] + 0.03 < min(ooc["accuracy"], candid["accuracy"])
+    assert candid["precision_open"] > 0.7
+    assert (ooc["given"], candid["given"]) == ("true shares", "nothing")
+    for kind in ("closed", "open"):
+        audit = results["audit"][kind]
+        assert audit["interval"][0] < audit["true"] < audit["interval"][1]
+        assert audit["precision"] > 0.6
+        assert re.search(
+            rf"{kind} +{100 * audit['true']:.1f}% +{100 * audit['estimate']:.1f}% ", done.stdout
+        )
     for row in results["methods"]:
         assert f"{100 * row['accuracy']:.1f}%" in done.stdout
     # On a slow machine there may be lines of progress, but never a bar.
@@ -116,17 +124,17 @@ def test_the_demo_prints_what_it_found(demo):
 
 def test_the_demo_leaves_complete_runs(demo):
     out, _ = demo
-    for name in ("proden", "ooc", "ooc-robust"):
+    for name in ("proden", "ooc", "candid"):
         history = read_metrics(out / name)
         assert [row["epoch"] for row in history] == list(range(1, 61))
         X, y = load_digits(return_X_y=True)
         hits = Predictor.load(out / name).predict(X[y < 6]) == y[y < 6]
         # On raw digits, most of them not in the test set.
         assert abs(hits.mean() - history[-1]["accuracy"]) < 0.1
-    arrays = read_arrays(out / "ooc-robust")
+    arrays = read_arrays(out / "candid")
     masks = np.stack([arrays[k] for k in ("normal", "closed", "open")])
     assert (masks.sum(0) == 1).all()  # a partition
-    assert masks.sum(1).tolist() == [607, 151, 303]
+    assert arrays["ensemble"].shape == (1061, 6)
     files = {path.name for path in out.iterdir() if path.is_file()}
     assert files == {"SHA256SUMS", "run.json", "results.json", "losses.png", "precision.png"}
     for picture in out.glob("*.png"):
@@ -135,7 +143,7 @@ def test_the_demo_leaves_complete_runs(demo):
 
 def test_the_demo_as_json(tmp_path):
     results = json.loads(run("demo", "--epochs", "3", "--json", cwd=tmp_path).stdout)
-    assert [row["name"] for row in results["methods"]] == ["PRODEN", "ooc", "ooc, robust"]
+    assert [row["name"] for row in results["methods"]] == ["PRODEN", "ooc", "candid"]
     assert (tmp_path / "candidly-demo" / "results.json").exists()
 
 
@@ -201,7 +209,7 @@ def test_other_methods_join_the_demo_with_their_settings(tmp_path):
     assert [line.split("  ")[0] for line in done.stdout.splitlines()[4:8]] == [
         "PRODEN",
         "ooc",
-        "ooc, robust",
+        "candid",
         "lws",
     ]
 
@@ -210,6 +218,11 @@ def test_settings_without_a_selection_leave_no_picture(tmp_path):
     done = run("demo", "--epochs", "2", "--set", "disambiguation=false", cwd=tmp_path)
     assert "losses.png" not in done.stdout
     assert not (tmp_path / "candidly-demo" / "losses.png").exists()
+
+
+def test_a_demo_of_one_epoch_has_no_audit(tmp_path):
+    results = json.loads(run("demo", "--epochs", "1", "--json", cwd=tmp_path).stdout)
+    assert results["audit"] is None
 
 
 def test_a_folder_of_the_users_is_not_replaced(tmp_path):

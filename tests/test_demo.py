@@ -10,6 +10,7 @@ import pytest
 README = Path(__file__).parent.parent / "README.md"
 ACCURACY_TOLERANCE = 2.0  # points: processors round differently
 PRECISION_TOLERANCE = 0.05
+SHARE_TOLERANCE = 5.0  # points, of the audit
 
 
 def shown_output():
@@ -31,13 +32,24 @@ def split_row(line):
     return None if found is None else (found[1], float(found[2]), found.groups()[2:])
 
 
+def split_audit(line):
+    """(kind, true share, estimate) of a line of the audit; None for any other line."""
+    found = re.match(r"(closed|open) +([\d.]+)% +([\d.]+)% ", line)
+    return None if found is None else (found[1], float(found[2]), float(found[3]))
+
+
 def test_the_readme_shows_the_lines_that_the_demo_prints(printed):
     shown = shown_output()
     assert len(shown) <= len(printed)
     for ours, theirs in zip(shown, printed, strict=False):
         names = [row and row[0] for row in map(split_row, (ours, theirs))]
         assert names[0] == names[1]
-        assert names[0] or ours == theirs
+        audits = [split_audit(line) for line in (ours, theirs)]
+        if audits[0] and audits[1]:
+            assert audits[0][:2] == audits[1][:2]
+            assert audits[0][2] == pytest.approx(audits[1][2], abs=SHARE_TOLERANCE)
+        else:
+            assert names[0] or ours == theirs
 
 
 def test_the_numbers_of_the_readme_are_those_of_the_demo(printed):

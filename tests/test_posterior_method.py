@@ -181,11 +181,18 @@ def test_the_twins_train_on_the_same_targets():
     _, sets, _ = laws.table()
     method = started(sets, laws.answers_of(sets))
     batch = laws.hand_batch("cc", torch.as_tensor(sets.dense()))
-    losses, unseen = method.twins(batch, method.confidence)
-    first, second = method.twins.first(batch.views[0]), method.twins.second(batch.views[0])
+    seen, unseen, features = method.twins(batch)
+    first, second = method.twins.first, method.twins.second
     side = method.twins.side[:, None]
-    torch.testing.assert_close(losses, soft_ce(torch.where(side, first, second), method.confidence))
-    assert torch.equal(unseen, torch.where(side, second, first))
+    x = batch.views[0]
+    assert torch.equal(seen, torch.where(side, first(x), second(x)))
+    assert torch.equal(unseen, torch.where(side, second(x), first(x)))
+    assert torch.equal(features, torch.where(side, second.features(x), first.features(x)))
+    method.epoch = 0
+    method.train_twins(batch, method.confidence).sum().backward()
+    (found,) = (parameter.grad for parameter in [first.head.bias])
+    own = soft_ce(first(x), method.confidence)[side[:, 0]].sum()
+    torch.testing.assert_close(found, torch.autograd.grad(own, first.head.bias)[0])
 
 
 @pytest.mark.parametrize("sets", ["few", "full"])
@@ -320,14 +327,12 @@ def test_it_is_no_worse_than_the_majority(digits, seed):
     assert accuracy > 0.93
 
 
-def test_without_posterior_the_classifier_is_the_same_as_before(digits):
-    """Answers of one annotator, or sets alone, are learnt by `ooc`."""
+def test_answers_of_one_annotator_are_learnt_as_sets_by_methods_without_answers(digits):
     X, answers, _ = digits[0]
     one = Answers(answers.majority()[:200, None], classes=10)
     options = {"epochs": 4, "calibrate": 0, "random_state": 0}
-    first = PartialLabelClassifier(**options).fit(X[:200], one)
+    first = PartialLabelClassifier("ooc", **options).fit(X[:200], one)
     second = PartialLabelClassifier("ooc", **options).fit(X[:200], one.to_sets())
-    assert (first.method_, second.method_) == ("ooc", "ooc")
     np.testing.assert_array_equal(first.predict_proba(X), second.predict_proba(X))
 
 
@@ -345,32 +350,28 @@ def small(digits):
     return X[:300], answers[np.arange(300)], test
 
 
-def test_auto_is_posterior_if_a_row_has_two_answers(small):
+def test_auto_is_candid(small):
     X, answers, test = small
     found = quick().fit(X, answers)
-    assert found.method_ == "posterior"
-    assert found.selection_ is None
+    assert found.method_ == "candid"
     assert found.rates_.closed < 0.5
     assert found.score(*test) > 0.8
-    same = quick("posterior").fit(X, answers.to_sets(), answers=answers)
+    same = quick("candid").fit(X, answers.to_sets(), answers=answers)
     np.testing.assert_array_equal(found.predict_proba(X), same.predict_proba(X))
-    sets = quick().fit(X, answers.to_sets())
-    assert sets.method_ == "ooc"
-    assert choose_method("auto", Answers.from_counts([[1, 0], [0, 1]])) == "ooc"
-    assert choose_method("auto", Answers.from_counts([[1, 0], [0, 2]])) == "posterior"
-    assert choose_method("auto", answers[:0]) == "ooc"
+    assert quick().fit(X, answers.to_sets()).method_ == "candid"
+    assert choose_method("auto") == "candid"
     with pytest.raises(InputError, match="method 'atuo' is unknown"):
         quick("atuo").fit(X, answers)
 
 
-def test_settings_of_auto_are_those_of_both_methods(small):
+def test_settings_of_auto_are_those_of_candid(small):
     X, answers, _ = small
-    classifier = quick(alpha=0.5, warmup=0.2)
-    assert classifier.fit(X, answers.to_sets()).method_ == "ooc"
-    with pytest.raises(InputError, match=r"PartialLabelClassifier\('posterior'\) 'alpha' is unk"):
-        classifier.fit(X, answers)
-    with pytest.raises(InputError, match=r"PartialLabelClassifier\('auto'\) 'alhpa' is unknown"):
-        quick().set_params(alhpa=1)
+    assert quick(longest=0.2).fit(X, answers).method_ == "candid"
+    for wrong in ("alhpa", "warmup"):
+        with pytest.raises(
+            InputError, match=rf"PartialLabelClassifier\('auto'\) '{wrong}' is unkn"
+        ):
+            quick().set_params(**{wrong: 1})
 
 
 def test_scikit_learn_splits_searches_and_scores_answers(small):
@@ -378,15 +379,15 @@ def test_scikit_learn_splits_searches_and_scores_answers(small):
     inputs, held_out, given, unused = train_test_split(X, answers, test_size=0.3, random_state=0)
     assert isinstance(given, Answers)
     assert (len(given), len(unused)) == (210, 90)
-    search = GridSearchCV(quick(epochs=5), {"warmup": [0.2, 0.4]}, cv=2, error_score="raise")
+    search = GridSearchCV(quick(epochs=5), {"longest": [0.2, 0.4]}, cv=2, error_score="raise")
     search.fit(inputs, given)
-    assert search.best_estimator_.method_ == "posterior"
+    assert search.best_estimator_.method_ == "candid"
     assert not np.isnan(search.cv_results_["mean_test_score"]).any()
     hits = unused.to_sets().contains(search.predict(held_out))
     assert search.score(held_out, unused) == hits.mean()
-    beside = quick(epochs=5, warmup=search.best_params_["warmup"])
+    beside = quick(epochs=5, longest=search.best_params_["longest"])
     split = GridSearchCV(beside, {"lr": [0.05]}, cv=2, error_score="raise")
-    assert split.fit(inputs, given.to_sets(), answers=given).best_estimator_.method_ == "posterior"
+    assert split.fit(inputs, given.to_sets(), answers=given).best_estimator_.method_ == "candid"
 
 
 def test_folds_take_answers_and_gold_with_their_rows(small, monkeypatch):
@@ -413,7 +414,7 @@ def test_folds_take_answers_and_gold_with_their_rows(small, monkeypatch):
     assert classifier.audit(X, answers, cv=2, gold=gold) == "table"
     assert not hasattr(classifier, "method_")
     classifier.fit_audit(X, answers.to_sets(), cv=2, answers=answers, gold=gold)
-    assert classifier.method_ == "posterior"
+    assert classifier.method_ == "candid"
     assert len(seen) == 5
     index = read_gold(gold, answers.classes, 60)
     fold = estimator.split(answers.to_sets(), 2, seed=0)
@@ -440,4 +441,4 @@ def test_what_is_saved_says_the_method(small, tmp_path):
     X, answers, _ = small
     quick(epochs=2).fit(X, answers).save(tmp_path / "model")
     loaded = PartialLabelClassifier.load(tmp_path / "model")
-    assert (loaded.method, loaded.method_) == ("auto", "posterior")
+    assert (loaded.method, loaded.method_) == ("auto", "candid")

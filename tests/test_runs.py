@@ -85,7 +85,7 @@ def test_fit_leaves_a_whole_run(fitted):
     note = json.loads((folder / "run" / "run.json").read_text())
     assert note["config"]["method"] == "auto"
     estimator = json.loads((folder / "run" / "estimator.json").read_text())
-    assert estimator["fitted"]["method_"] == "posterior"  # there are several annotators
+    assert estimator["fitted"]["method_"] == "candid"
     assert note["source"]["sha256"] == file_hash(folder / "a.csv")
     assert {"candidly", "torch", "numpy"} <= note["versions"].keys()
     assert note["finished"] > note["started"]
@@ -215,7 +215,7 @@ def test_the_command_and_the_library_learn_the_same_from_annotators(fitted):
     answers = candidly.Answers(table, classes=sorted(CLASSES))
     model = candidly.PartialLabelClassifier(random_state=0, calibrate=0).fit(X, answers)
     loaded = candidly.PartialLabelClassifier.load(folder / "run")
-    assert (model.method_, loaded.method_) == ("posterior", "posterior")
+    assert (model.method_, loaded.method_) == ("candid", "candid")
     assert model.rates_ == loaded.rates_
     np.testing.assert_array_equal(loaded.predict_proba(X), model.predict_proba(X))
     assert "method posterior" in (folder / "run" / "report.html").read_text()
@@ -748,7 +748,7 @@ def test_label_studio_gets_predictions_with_scores(tmp_path):
             "encoder 'resnet' is unknown",
         ),
         ("candidates,x\ncat,1\ndog,2\n", ["--method", "podren"], "Did you mean 'proden'?"),
-        ("candidates,x\ncat,1\ndog,2\n", ["--set", "alhpa=1"], "Did you mean 'alpha'?"),
+        ("candidates,x\ncat,1\ndog,2\n", ["--set", "longset=1"], "Did you mean 'longest'?"),
         (
             "candidates,x\ncat,1\ndog,2\n",
             ["--epochs", "many"],

@@ -7,17 +7,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from candidly.auditing.verdicts import Audit
 from candidly.bench.figures import losses_figure, precision_figure
 from candidly.bench.grid import Cell, Job, Row
+from candidly.bench.problems import Problem
 from candidly.bench.runner import RESULT, method_of, problem_of, run_job
 from candidly.bench.scales import SCALES
 from candidly.checks import one_of
-from candidly.kinds import KINDS
+from candidly.kinds import CLOSED, KINDS, OPEN
 from candidly.methods.settings import parse_settings
 from candidly.methods.twins import warmup_epochs
-from candidly.storage.store import Run, read_json, write_json, writing
+from candidly.storage.store import Run, read_arrays, read_json, write_json, writing
 
-SELECTING = ("ooc", "ooc, robust")
+SHOWN = ("proden", "ooc", "candid")
+SELECTING = ("ooc", "candid")
 
 
 def run_demo(
@@ -31,7 +34,7 @@ def run_demo(
     settings: list[str],
     also: list[str],
 ) -> dict[str, Any]:
-    """Train PRODEN, `ooc`, its robust preset and `also` on scikit-learn's digits.
+    """Train PRODEN, `ooc`, `candid` and `also` on scikit-learn's digits, and audit them.
 
     Parameters
     ----------
@@ -68,6 +71,7 @@ def run_demo(
             "out": str(out),
             "data": problem.truth.manifest,
             "methods": [_summary(job.row, found[job.row.name]) for job in jobs],
+            "audit": _audit(problem, run.folder / "candid"),
             "seconds": round(time.perf_counter() - began, 1),
         }
         write_json(run.folder / "results.json", results)
@@ -76,19 +80,40 @@ def run_demo(
 
 def demo_rows(settings: list[str], also: list[str]) -> list[Row]:
     """Make the rows of the demo from `--set` and `--also`."""
-    given: dict[str, list[str]] = {name: [] for name in ("ooc", "proden", *also)}
+    given: dict[str, list[str]] = {name: [] for name in (*SHOWN, *also)}
     for assignment in settings:
         owner, dot, _ = assignment.partition("=")[0].partition(".")
         name = one_of(owner, given, "method of this demo") if dot else "ooc"
         given[name].append(assignment.removeprefix(f"{owner}.") if dot else assignment)
     parsed = {name: parse_settings(name, assignments) for name, assignments in given.items()}
-    others = [name for name in parsed if name not in ("ooc", "proden")]
+    others = [name for name in parsed if name not in SHOWN]
     return [
         Row("PRODEN", "proden", settings=parsed["proden"]),
         Row("ooc", "ooc", settings=parsed["ooc"]),
-        Row("ooc, robust", "ooc", "robust", settings=parsed["ooc"]),
+        Row("candid", "candid", settings=parsed["candid"]),
         *(Row(name, name, settings=parsed[name]) for name in others),
     ]
+
+
+def _audit_lines(found: dict[str, Any] | None) -> list[str]:
+    """Write the audit of the demo."""
+    if found is None:
+        return []
+    lines = [
+        "",
+        "The audit of the training examples, from what candid's nets said of unseen ones:",
+        f"{'':12}  {'true':>8}  {'estimate':>8}  {'90 % interval':>16}  {'called so':>9}   right",
+    ]
+    for name in ("closed", "open"):
+        kind = found[name]
+        low, high = kind["interval"]
+        interval = f"{100 * low:.1f} to {100 * high:.1f}%"
+        right = "-" if kind["precision"] is None else f"{100 * kind['precision']:.0f}%"
+        lines.append(
+            f"{name:12}  {100 * kind['true']:7.1f}%  {100 * kind['estimate']:7.1f}%  "
+            f"{interval:>16}  {kind['called']:>9}  {right:>6}"
+        )
+    return lines
 
 
 def folder_name(row: str) -> str:
@@ -107,6 +132,26 @@ def _summary(row: Row, result: dict[str, Any]) -> dict[str, Any]:
     curves = result["curves"]
     precision = {name: curve[-1] for name, curve in curves.items() if name.startswith("precision_")}
     return {"name": row.name, "given": row.given, "accuracy": result["score"] / 100, **precision}
+
+
+def _audit(problem: Problem, folder: Path) -> dict[str, Any] | None:
+    """Audit the training rows by what `candid` said of unseen rows; None after few epochs."""
+    if not (folder / "arrays.npz").exists():
+        return None
+    audit = Audit(problem.candidates, logits=read_arrays(folder)["ensemble"])
+    verdicts = audit.table["verdict"].to_numpy()
+    found: dict[str, Any] = {"notes": list(audit.estimate.notes)}
+    for kind, name in ((CLOSED, "closed"), (OPEN, "open")):
+        true = problem.truth.kinds == kind
+        called = verdicts == name
+        found[name] = {
+            "true": float(true.mean()),
+            "estimate": getattr(audit.estimate, name),
+            "interval": getattr(audit.estimate, f"{name}_interval"),
+            "called": int(called.sum()),
+            "precision": float(true[called].mean()) if called.any() else None,
+        }
+    return found
 
 
 def _draw(run: Run, found: dict[str, Any], warmup: int) -> None:
@@ -142,6 +187,7 @@ def demo_text(results: dict[str, Any]) -> str:
             "ooc is given the true numbers of closed and open examples, not which they are;",
             "the other methods are given nothing.",
         ]
+    lines += _audit_lines(results["audit"])
     lines += [
         "",
         f"Written to {out}/ in {results['seconds']:.0f} s:",

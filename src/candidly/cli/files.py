@@ -100,10 +100,7 @@ def fit(
     reader: dict[str, Any],
     method: Annotated[
         str,
-        typer.Option(
-            help="`candidly methods` lists them; auto: posterior if any row has at least two "
-            "answers, otherwise ooc."
-        ),
+        typer.Option(help="`candidly methods` lists them; auto: candid."),
     ] = "auto",
     preset: Annotated[
         str, typer.Option(help="Preset of the method's settings; auto: robust, if there is one.")

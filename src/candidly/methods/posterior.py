@@ -13,10 +13,12 @@ from torch import Tensor, nn
 
 from candidly.answers import Answers
 from candidly.auditing.evidence import gold_labels
+from candidly.auditing.shares import kinds_of
 from candidly.auditing.verdicts import truth_posterior
 from candidly.blocks import row_blocks
 from candidly.checks import number
 from candidly.data.dataset import NO_CLASS, UNKNOWN
+from candidly.kinds import Selection
 from candidly.losses import soft_ce
 from candidly.methods.base import Batch, forward_views, mean_softmax
 from candidly.methods.proden import PRODEN
@@ -25,6 +27,8 @@ from candidly.scores import disambiguate
 from candidly.selection import MovingEnsemble
 from candidly.sets import CandidateSets
 from candidly.tensors.bits import Bits
+
+OPEN_WEIGHT = 0.1  # of open rows, as beta of `ooc`
 
 
 class TruthTargets(Estimating, PRODEN):
@@ -37,11 +41,14 @@ class TruthTargets(Estimating, PRODEN):
     answers: Answers | None
     # (n,): whether the truth is known
     certain: Tensor
+    # (n, 3): probabilities of normal, closed and open; zeros before the first posterior
+    kinds: Tensor
 
     def start_targets(self, candidates: Tensor, answers: Answers | None) -> None:
         """Store candidates and answers; make the first targets."""
         self.candidates = Bits(candidates)
         self.answers = answers
+        self.register_buffer("kinds", torch.zeros((len(candidates), 3), device=candidates.device))
         # Full sets alone say nothing.
         informed = answers is not None or not bool(candidates.all())
         self.judging = informed and len(candidates) >= self.FEW
@@ -78,17 +85,41 @@ class TruthTargets(Estimating, PRODEN):
             gold=gold_labels(self.gold, sets.classes),
         )
         self.confidence.copy_(torch.as_tensor(posterior[:, :-1]))
-        closed = np.where(mask, 0, posterior[:, :-1]).sum(axis=1)
-        self.store_rates(closed.mean(), posterior[:, -1].mean())
+        kinds = kinds_of(posterior, mask)
+        self.store_rates(*kinds[:, 1:].mean(axis=0))
+        self.kinds.copy_(torch.as_tensor(kinds))
 
-    def follow(self, batch: Batch, probs: Tensor) -> None:
+    def refine(self, batch: Batch, probs: Tensor) -> None:
+        """Keep the probabilities of the kinds, and let the net say which class of each.
+
+        Open rows have equal targets on all classes, with the weight of the paper's beta: the net
+        grows less sure of inputs of no class.
+        """
+        normal, closed, open_ = self.kinds[batch.index].to(probs).split(1, dim=-1)
+        inside = disambiguate(probs, batch.candidates)
+        outside = disambiguate(probs, ~batch.candidates)
+        targets = self.confidence[batch.index]
+        uniform = OPEN_WEIGHT * open_ / probs.shape[1]
+        found = (normal * inside + closed * outside + uniform).to(targets)
+        certain = self.certain[batch.index, None]
+        self.confidence[batch.index] = torch.where(certain, targets, found)
+
+    @property
+    def selection(self) -> Selection | None:
+        """The most likely kind of each row; None before the first posterior."""
+        if "kinds" not in self._buffers or not self.kinds.any():
+            return None
+        likeliest = self.kinds.argmax(-1)
+        return Selection(*(likeliest == kind for kind in range(3)))
+
+    def follow(self, confidence: Tensor, batch: Batch, probs: Tensor) -> None:
         """Update targets as PRODEN does, unless there are votes; certain ones stay."""
         if self.answers is not None:
             return
-        targets = self.confidence[batch.index]
+        targets = confidence[batch.index]
         found = disambiguate(probs, batch.candidates).to(targets)
         certain = self.certain[batch.index, None]
-        self.confidence[batch.index] = torch.where(certain, targets, found)
+        confidence[batch.index] = torch.where(certain, targets, found)
 
     def report(self) -> dict[str, float]:
         if self.warming or not self.judging:
@@ -138,7 +169,7 @@ class Posterior(WithTwins, TruthTargets):
         losses = soft_ce(logits, targets).mean(0)
         moving = self.warming or not self.judging
         if moving:
-            self.follow(batch, mean_softmax(logits))
+            self.follow(self.confidence, batch, mean_softmax(logits))
         if not self.learning:
             return losses
         learns_sets = moving and self.answers is None

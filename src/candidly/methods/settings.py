@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
-
-from candidly.answers import Answers
 from candidly.checks import one_of
 from candidly.errors import InputError
 from candidly.kinds import Rates
 from candidly.methods import METHODS
 from candidly.methods.base import Method, defaults
 
-# The name that leaves the choice to `choose_method`, and what it chooses from
+# The name that leaves the choice to `choose_method`, and what it chooses
 AUTO = "auto"
-AUTO_METHODS = ("ooc", "posterior")
+DEFAULT = "candid"
 # Types that are made from text
 SCALARS = (bool, int, float, str)
 WORDS = {
@@ -31,15 +28,13 @@ WORDS = {
 }
 
 
-def choose_method(name: str, answers: Answers | None = None) -> str:
-    """Choose the method if its name is "auto": `posterior` if any row has two answers, else `ooc`.
+def choose_method(name: str) -> str:
+    """Choose the method if its name is "auto".
 
     Parameters
     ----------
     name : str
         A name of `METHODS`, or "auto".
-    answers : Answers, optional
-        Who answered what.
 
     Returns
     -------
@@ -54,14 +49,9 @@ def choose_method(name: str, answers: Answers | None = None) -> str:
     Examples
     --------
     >>> choose_method("auto"), choose_method("cc")
-    ('ooc', 'cc')
-    >>> choose_method("auto", Answers([["cat", "dog"], ["dog", None]]))
-    'posterior'
+    ('candid', 'cc')
     """
-    if name != AUTO:
-        return one_of(name, METHODS, "method")
-    several = answers is not None and np.bincount(answers.row, answers.counts, 1).max() > 1
-    return "posterior" if several else "ooc"
+    return DEFAULT if name == AUTO else one_of(name, METHODS, "method")
 
 
 def make_method(

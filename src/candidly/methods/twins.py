@@ -16,6 +16,7 @@ from candidly.losses import cc, soft_ce
 from candidly.methods.base import Batch, Method, state_dtype
 from candidly.selection import MovingEnsemble
 from candidly.tensors.bits import Bits
+from candidly.tensors.nets import embed
 
 NO_OOC = Rates(closed=0.0, open=0.0)
 
@@ -44,27 +45,28 @@ class Twins(nn.Module):
         self.second = copy.deepcopy(model)
         self.register_buffer("side", torch.rand(rows, generator=rng) < 0.5)
 
-    def forward(self, batch: Batch, targets: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Compute the losses of the twins that train on the rows, and the logits of the others.
+    def forward(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Compute what each twin says of a batch.
 
         Parameters
         ----------
         batch : Batch
-        targets : tensor (b, c), optional
-            Soft targets; by default the twins learn from the candidates.
 
         Returns
         -------
-        losses : tensor (b,)
+        seen : tensor (b, c)
+            Logits of the twin that trains on the row.
         unseen : tensor (b, c)
-            Without gradient.
+            Logits of the other one, without gradient.
+        features : tensor (b, d)
+            Features of the other one, without gradient.
         """
-        first = self.first(batch.views[0])
-        second = self.second(batch.views[0])
+        first, second = (embed(net, batch.views[0]) for net in (self.first, self.second))
         side = self.side[batch.index, None]
-        seen = torch.where(side, first, second)
-        losses = cc(seen, batch.candidates) if targets is None else soft_ce(seen, targets)
-        return losses, torch.where(side, second, first).detach()
+        seen = torch.where(side, first[1], second[1])
+        unseen = torch.where(side, second[1], first[1]).detach()
+        features = torch.where(side, second[0].flatten(1), first[0].flatten(1)).detach()
+        return seen, unseen, features
 
 
 class Estimating(Method):
@@ -129,11 +131,34 @@ class WithTwins(Estimating):
 
     def train_twins(self, batch: Batch, targets: Tensor | None = None) -> Tensor:
         """Compute a loss of value 0 with their gradients; store their outputs for unseen rows."""
-        losses, outputs = self.twins(batch, targets)
+        seen, outputs, _ = self.twins(batch)
+        losses = cc(seen, batch.candidates) if targets is None else soft_ce(seen, targets)
         epoch = self.epoch % self.warmup_epochs + 1
         mean = self.ensemble.warm(self.unseen[batch.index], outputs, epoch, self.warmup_epochs)
         self.unseen[batch.index] = mean.to(self.unseen)
         return losses - losses.detach()
+
+
+def check_rates(rates: Rates | str) -> Rates | str:
+    """Refuse what is neither shares nor "auto".
+
+    Parameters
+    ----------
+    rates : Rates or "auto"
+
+    Returns
+    -------
+    Rates or "auto"
+
+    Raises
+    ------
+    InputError
+    """
+    if not isinstance(rates, Rates) and rates != "auto":
+        raise InputError(
+            f"rates={rates!r}: expected 'auto', or Rates(closed, open) such as Rates(0.1, 0.2)."
+        )
+    return rates
 
 
 class WithRates(WithTwins):
@@ -149,11 +174,7 @@ class WithRates(WithTwins):
 
     def take_rates(self, rates: Rates | str) -> None:
         """Store the setting; refuse what is neither shares nor "auto"."""
-        if not isinstance(rates, Rates) and rates != "auto":
-            raise InputError(
-                f"rates={rates!r}: expected 'auto', or Rates(closed, open) such as Rates(0.1, 0.2)."
-            )
-        self.given = rates
+        self.given = check_rates(rates)
 
     def start_rates(
         self, model: nn.Module, candidates: Tensor, rng: torch.Generator, warmup: float

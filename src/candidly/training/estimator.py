@@ -32,7 +32,8 @@ from candidly.kinds import Rates, Selection
 from candidly.labels import label_array
 from candidly.methods import METHODS, Method
 from candidly.methods.base import defaults
-from candidly.methods.settings import AUTO, AUTO_METHODS, choose_method, make_method
+from candidly.methods.settings import AUTO, choose_method, make_method
+from candidly.methods.twins import check_rates
 from candidly.scores import energy
 from candidly.sets import CandidateSets
 from candidly.storage.store import (
@@ -110,10 +111,10 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
     Parameters
     ----------
     method : str, default="auto"
-        One of `candidly.methods.METHODS`. "auto" is `posterior` if any row has at least two
-        answers, otherwise `ooc`. Its own settings are further arguments, as in
-        ``PartialLabelClassifier("ooc", alpha=0.5)``, and parameter names for `GridSearchCV`.
-        `ooc` and `posterior` warm up for 0.3 of the training unless `warmup` is given.
+        One of `candidly.methods.METHODS`; "auto" is `candid`. Its own settings are further
+        arguments, as in ``PartialLabelClassifier("ooc", alpha=0.5)``, and parameter names for
+        `GridSearchCV`. `ooc` and `posterior` warm up for 0.3 of the training unless `warmup` is
+        given.
     preset : str or None, default="auto"
         Preset of the method's settings. "auto" is `robust`, if the method has it.
     rates : Rates or "auto", default="auto"
@@ -270,8 +271,7 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
 
     def _check_names(self, names: Iterable[str], method: str) -> None:
         """Refuse what is neither a parameter of ours nor a setting of the method."""
-        methods = AUTO_METHODS if method == AUTO else (one_of(method, METHODS, "method"),)
-        settings = [name for each in methods for name in defaults(METHODS[each])]
+        settings = defaults(METHODS[choose_method(method)])
         for name in names:
             allowed = [*self._get_param_names(), *settings]
             one_of(name, allowed, f"parameter of PartialLabelClassifier({method!r})")
@@ -279,7 +279,7 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
     def _make_method(self, rates: Any, name: str) -> Method:
         cls = METHODS[name]
         self._check_names(self._settings, name)
-        ours = {"rates": rates, "warmup": WARMUP}
+        ours = {"rates": check_rates(rates), "warmup": WARMUP}
         known = {name: value for name, value in ours.items() if name in defaults(cls)}
         preset = self.preset
         if preset == "auto":
@@ -331,7 +331,7 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
             Who answered what, if `y` holds the candidate sets.
         gold : sequence of length n, optional
             The truth where it is certain: a class label, or "none of the classes"; None or NaN
-            elsewhere. The method `posterior` learns from it, and so does the audit.
+            elsewhere. `candid` and `posterior` learn from it, and so does the audit.
 
         Returns
         -------
@@ -430,7 +430,7 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         given = y if isinstance(y, Answers) else read_candidates(y)
         sets, answers = read_answers(given, answers)
         certain = None if gold is None else read_gold(gold, sets.classes, len(sets))
-        return Labels(sets, answers, certain, choose_method(self.method, answers))
+        return Labels(sets, answers, certain, choose_method(self.method))
 
     def _judge(self, labels: Labels, logits: np.ndarray, features: Any, ids: Any) -> Audit:
         """Audit rows by logits of nets that did not see them."""

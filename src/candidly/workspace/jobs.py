@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from candidly.answers import Answers
 from candidly.auditing.findings import collect_findings
 from candidly.auditing.posterior import probabilities
 from candidly.auditing.processes import NAMES as PROCESS_NAMES
@@ -70,12 +69,12 @@ class Training:
     device: str = "auto"
     folds: int = 5
 
-    def model(self, answers: Answers | None = None) -> PartialLabelClassifier:
-        """Make the classifier for rows with these answers; it shows its progress."""
+    def model(self) -> PartialLabelClassifier:
+        """Make the classifier; it shows its progress."""
         from candidly.methods.settings import choose_method, parse_settings
         from candidly.training.estimator import PartialLabelClassifier
 
-        method = choose_method(self.method, answers)
+        method = choose_method(self.method)
         return PartialLabelClassifier(
             method,
             preset=self.preset,
@@ -128,7 +127,7 @@ def fit_file(
 
         data = _read(file, reader)
         _refuse_process(data, process)
-        model = training.model(data.answers)
+        model = training.model()
         began = time.time()
         transform, X = fit_inputs(data, encoder=training.encoder)
         _refuse_few(file, len(data), training.folds)
