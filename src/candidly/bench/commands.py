@@ -25,7 +25,7 @@ from candidly.methods.twins import warmup_epochs
 from candidly.storage.store import write_atomically
 from candidly.training.trainer import make_scheme
 
-TABLES = ("table1", "table2", "params", "rivals", "earlier")
+TABLES = ("table1", "table2", "params", "rivals", "candid", "earlier")
 FIGURES = ("losses", "precision", "params", "examples")
 SUFFIXES = (".png", ".svg", ".pdf")
 

@@ -91,6 +91,15 @@ RIVALS = (
     Row("trimmed PRODEN, estimated", "trimmed", settings=ESTIMATED),
     Row("GCE", "gce"),
 )
+# `candid`, what it is made of, and what users would run otherwise
+CANDID = (
+    Row("PRODEN", "proden"),
+    Row("ooc, estimated", "ooc", settings=ESTIMATED),
+    Row("ooc, robust, estimated", "ooc", "robust", settings=ESTIMATED),
+    Row("posterior", "posterior"),
+    Row("candid, w/o neighbours", "candid", settings={"neighbours": 0}),
+    Row("candid", "candid"),
+)
 # Settings of other methods than `ooc` that depend on q; the second value is for q >= 0.5.
 BY_Q: dict[str, dict[str, tuple[float, float]]] = {
     "alim": {"start": (0.08, 0.14)},
@@ -280,14 +289,14 @@ def table_jobs(
 
     Parameters
     ----------
-    table : {"table1", "table2", "params", "rivals", "earlier"}
+    table : {"table1", "table2", "params", "rivals", "candid", "earlier"}
         Comparison of the methods, ablations, or sweeps of hyper-parameters; the cells of Table 1
-        with `RIVALS`, or with `earlier_rows`.
+        with `RIVALS`, `CANDID`, or `earlier_rows`.
     scale : Scale
         How large the experiment is.
     cells, rows : iterable of str
         Names or patterns such as "svhn*". Table 1 also has rows that only a full name chooses:
-        `RIVALS`, any other method of `METHODS`, and "LWS, true labels" and the like, which show
+        `RIVALS`, `CANDID`, any other method of `METHODS`, and "LWS, true labels" and the like, which show
         what a method reaches without ambiguity.
     seeds : int, optional
         Number of seeds; by default that of the scale.
@@ -303,7 +312,12 @@ def table_jobs(
         raise InputError(f"tau {tau[0]:g} {tau[1]:g}: expected two numbers from 0 to 1.")
     taus = TAUS if tau is None else (tau,)
     first = scale.opens[0]
-    of_table1 = {"table1": ROWS, "rivals": RIVALS, "earlier": earlier_rows(scale)}
+    of_table1 = {
+        "table1": ROWS,
+        "rivals": RIVALS,
+        "candid": CANDID,
+        "earlier": earlier_rows(scale),
+    }
     lines: tuple[Row, ...]
     if table in of_table1:
         columns = [Cell(o, q, *t) for o, q, t in product(scale.opens, QS, taus)]
@@ -325,10 +339,12 @@ def table_jobs(
 
 def _extra_rows(names: Collection[str]) -> list[Row]:
     """Rows that Table 1 has only if they are named in full."""
-    in_table = {row.method for row in (*ROWS, *RIVALS)}
+    in_table = {row.method for row in (*ROWS, *RIVALS, *CANDID)}
     others = [Row(name, name) for name in METHODS if name not in in_table]
     named = {name.lower() for name in names}
-    return [row for row in (*RIVALS, *others, *ON_TRUE_LABELS) if row.name.lower() in named]
+    candid = [row for row in CANDID if row not in ROWS]
+    extra = (*RIVALS, *candid, *others, *ON_TRUE_LABELS)
+    return [row for row in extra if row.name.lower() in named]
 
 
 def _matching(items: Iterable[Any], patterns: Iterable[str], what: str) -> list[Any]:

@@ -160,7 +160,8 @@ Table = Annotated[
     typer.Argument(
         metavar="TABLE",
         help="table1 (all methods), table2 (ablations), params, rivals (methods for sets that may "
-        "miss the truth) or earlier (table1 with the defaults of before).",
+        "miss the truth), candid (it, its parts, and what else is given nothing) or earlier "
+        "(table1 with the defaults of before).",
     ),
 ]
 ScaleToRun = Annotated[
