@@ -6,7 +6,7 @@
 CIFAR-10N: an MLP on features of the frozen encoder, trained on a random half of the first 20,000
 images with the labels of one, two or three workers; accuracy on CIFAR-10's own labels of the other
 half. Digits: 1,000 rows, six annotators of whom one answers at random; accuracy on the other rows.
-All methods train the same net for as long; `posterior` is given the answers, PRODEN their union,
+All methods train the same net for as long; `candid` and `posterior` are given the answers, PRODEN their union,
 "majority" the label with most votes, "true labels" the truth.
 """
 
@@ -71,6 +71,7 @@ def measure(X, answers, truth, X_test, y_test, seed, epochs) -> dict[str, float]
     single = candidly.CandidateSets(np.eye(c, dtype=bool)[answers.majority()], answers.classes)
     certain = candidly.CandidateSets(np.eye(c, dtype=bool)[truth], answers.classes)
     tasks = {
+        "candid": (answers, "candid"),
         "posterior": (answers, "posterior"),
         "majority": (single, "proden"),
         "PRODEN": (answers.to_sets(), "proden"),

@@ -296,8 +296,8 @@ def table_jobs(
         How large the experiment is.
     cells, rows : iterable of str
         Names or patterns such as "svhn*". Table 1 also has rows that only a full name chooses:
-        `RIVALS`, `CANDID`, any other method of `METHODS`, and "LWS, true labels" and the like, which show
-        what a method reaches without ambiguity.
+        `RIVALS`, `CANDID`, any other method of `METHODS`, and "LWS, true labels" and the like,
+        which show what a method reaches without ambiguity.
     seeds : int, optional
         Number of seeds; by default that of the scale.
     tau : (float, float), optional
