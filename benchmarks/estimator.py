@@ -80,7 +80,7 @@ def reject(seeds: int) -> None:
 
 
 def fitted(problem: Problem, seed: int) -> PartialLabelClassifier:
-    model = PartialLabelClassifier(random_state=seed, calibrate=0)
+    model = PartialLabelClassifier("ooc", random_state=seed, calibrate=0)
     return model.fit(problem.X, problem.candidates)
 
 
@@ -118,7 +118,9 @@ def epochs(seeds: int, files: list[Path]) -> None:
 def accuracy(
     length: int, seed: int, X: np.ndarray, sets: Any, test: tuple[np.ndarray, np.ndarray]
 ) -> float:
-    model = PartialLabelClassifier(epochs=length, calibrate=0, random_state=seed).fit(X, sets)
+    model = PartialLabelClassifier("ooc", epochs=length, calibrate=0, random_state=seed).fit(
+        X, sets
+    )
     return float(np.mean(model.predict_proba(test[0]).argmax(1) == test[1]))
 
 
