@@ -6,8 +6,8 @@
 CIFAR-10N: an MLP on features of the frozen encoder, trained on a random half of the first 20,000
 images with the labels of one, two or three workers; accuracy on CIFAR-10's own labels of the other
 half. Digits: 1,000 rows, six annotators of whom one answers at random; accuracy on the other rows.
-All methods train the same net for as long; `candid` and `posterior` are given the answers, PRODEN their union,
-"majority" the label with most votes, "true labels" the truth.
+All methods train the same net for as long; `candid` and `posterior` are given the answers, PRODEN
+their union, "majority" the label with most votes, "true labels" the truth.
 """
 
 from __future__ import annotations

@@ -218,7 +218,7 @@ def test_the_command_and_the_library_learn_the_same_from_annotators(fitted):
     assert (model.method_, loaded.method_) == ("candid", "candid")
     assert model.rates_ == loaded.rates_
     np.testing.assert_array_equal(loaded.predict_proba(X), model.predict_proba(X))
-    assert "method posterior" in (folder / "run" / "report.html").read_text()
+    assert "method candid" in (folder / "run" / "report.html").read_text()
 
 
 def test_the_model_predicts_and_rejects(fitted):
