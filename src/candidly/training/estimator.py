@@ -279,7 +279,8 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
     def _make_method(self, rates: Any, name: str) -> Method:
         cls = METHODS[name]
         self._check_names(self._settings, name)
-        ours = {"rates": check_rates(rates), "warmup": WARMUP}
+        check_rates(self.rates)
+        ours = {"rates": rates, "warmup": WARMUP}
         known = {name: value for name, value in ours.items() if name in defaults(cls)}
         preset = self.preset
         if preset == "auto":
