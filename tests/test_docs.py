@@ -51,6 +51,7 @@ def test_scripts_and_make_targets_exist(page):
         ("speed.md", "all.py --show --out results"),
         ("speed.md", "curve.py --show results/curve.jsonl"),
         ("audit.md", "human.py --show results/human.jsonl"),
+        ("candid.md", "human_train.py --show results/human_train.jsonl"),
         ("results.md", "leads.py features --table earlier --results results/features.jsonl"),
         ("results.md", "leads.py mini --table earlier --results results/mini.jsonl"),
     ],
