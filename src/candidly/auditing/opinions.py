@@ -21,6 +21,7 @@ from scipy.optimize import minimize
 
 from candidly.auditing.processes.base import Floats
 from candidly.auditing.rates import sample
+from candidly.blocks import row_blocks
 from candidly.scores import log_softmax
 
 OUTSIDE = 0.02  # keeps rows whose truth is outside from deciding
@@ -82,5 +83,8 @@ def surprise(logits: Floats, mask: NDArray[np.bool_]) -> float:
     >>> round(surprise(np.zeros((1, 4)), np.array([[True, True, False, False]])), 3)
     0.673
     """
-    mass = (np.exp(log_softmax(logits)) * mask).sum(axis=1)
-    return -float(np.log(OUTSIDE + (1 - OUTSIDE) * mass).mean())
+    total = 0.0
+    for rows in row_blocks(*mask.shape):
+        mass = (np.exp(log_softmax(logits[rows].astype(np.float64))) * mask[rows]).sum(axis=1)
+        total += float(np.log(OUTSIDE + (1 - OUTSIDE) * mass).sum())
+    return -total / len(mask)

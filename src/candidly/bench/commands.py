@@ -292,7 +292,7 @@ def _draw(
         epochs = make_scheme(scale.scheme, **scale.changes).epochs
         warmup = warmup_epochs(scale.ooc_settings(0.1)["warmup"], epochs)
         curves = {name: result["curves"] for name, result in by_row.items()}
-        return figures.precision_figure(curves, warmup)
+        return figures.precision_figure(curves, dict.fromkeys(curves, warmup))
     if kind == "params":
         return figures.params_figure(_sweeps(scale, by_row))
     examples = by_row["ooc, robust"]["figures"]["examples"]

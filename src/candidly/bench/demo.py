@@ -161,7 +161,7 @@ def _draw(run: Run, found: dict[str, Any], warmup: int) -> None:
     losses = losses_figure(found["ooc"]["figures"]["losses"])
     losses.savefig(run.folder / "losses.png", dpi=150)
     curves = {name: found[name]["curves"] for name in SELECTING}
-    precision_figure(curves, warmup).savefig(run.folder / "precision.png", dpi=150)
+    precision_figure(curves, {"ooc": warmup}).savefig(run.folder / "precision.png", dpi=150)
 
 
 def demo_text(results: dict[str, Any]) -> str:

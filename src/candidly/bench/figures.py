@@ -106,10 +106,12 @@ def losses_figure(histograms: dict[str, Any]) -> Figure:
     return _legend_below(figure, axes[0, 0])
 
 
-def precision_figure(curves: dict[str, dict[str, list[float | None]]], warmup: int) -> Figure:
+def precision_figure(
+    curves: dict[str, dict[str, list[float | None]]], warmups: dict[str, int]
+) -> Figure:
     """Draw the precision of the three groups per epoch, one panel per run.
 
-    A dotted line marks the end of the warm-up.
+    A dotted line marks the end of the warm-up, where it is given.
     """
     rows = -(-len(curves) // 2)
     figure, axes = _panels(rows, 2, (COLUMN_WIDTH, 1.5 * rows + 0.4), sharex=True, sharey=True)
@@ -120,7 +122,8 @@ def precision_figure(curves: dict[str, dict[str, list[float | None]]], warmup: i
             epochs = [epoch for epoch, _ in points]
             precision = [value for _, value in points]
             axis.plot(epochs, precision, style, color=COLOURS[kind], label=kind, lw=1.3)
-        axis.axvline(warmup + 0.5, color="black", ls=":", lw=0.9)
+        if name in warmups:
+            axis.axvline(warmups[name] + 0.5, color="black", ls=":", lw=0.9)
         axis.set_title(name, fontsize=FONT_SIZE)
         axis.set_ylim(0, 1.02)
     for axis in axes[:, 0]:

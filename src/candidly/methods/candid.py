@@ -28,7 +28,7 @@ from candidly.methods.twins import Twins
 from candidly.tensors.nets import feature_width
 from candidly.tensors.similar import similar_votes
 
-WINDOW = 5  # epochs over which outputs are averaged
+WINDOW = 5  # the newest output has weight 1/WINDOW in the moving mean
 # Epochs without a better explanation that end the warm-up; or this share of those so far, if more
 PATIENCE, PATIENT_SHARE = 2, 0.15
 
